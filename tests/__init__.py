@@ -1,0 +1,1 @@
+"""Tests of the three packages, the harness that injects faults, and the project."""

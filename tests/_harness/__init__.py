@@ -1,0 +1,1 @@
+"""Tools of the tests: process crashes, input/output errors and power cuts."""

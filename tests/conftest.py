@@ -1,0 +1,48 @@
+"""Settings that every test shares: eight CPU devices, profiles and run folders."""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import hypothesis
+import jax
+import pytest
+
+jax.config.update("jax_platforms", "cpu")
+jax.config.update("jax_num_cpu_devices", 8)
+
+ROOT = Path(__file__).parents[1]
+
+# Tests start Python processes of their own, which must find the same packages.
+os.environ["PYTHONPATH"] = os.pathsep.join(
+    [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+)
+
+# A shared machine makes single examples slow at random, so no profile has a deadline.
+for name, examples in {"default": 25, "ci": 100, "full": 2000}.items():
+    hypothesis.settings.register_profile(
+        name,
+        deadline=None,
+        max_examples=examples,
+        derandomize=name == "ci",
+        print_blob=True,
+        suppress_health_check=[hypothesis.HealthCheck.too_slow],
+    )
+hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+
+
+@pytest.fixture
+def disk_run(tmp_path: Path) -> Path:
+    """The path of a run that does not exist yet, on the disk of temporary files."""
+    return tmp_path / "run"
+
+
+@pytest.fixture
+def memory_run() -> Iterator[Path]:
+    """The path of a run that does not exist yet, in memory where the system can."""
+    shm = Path("/dev/shm")
+    folder = Path(tempfile.mkdtemp(prefix="ckpt-", dir=shm if shm.is_dir() else None))
+    yield folder / "run"
+    shutil.rmtree(folder)
