@@ -1,0 +1,1 @@
+"""Saves and restores sharded pytrees."""

@@ -1,0 +1,127 @@
+"""JSON that may be hostile, and the two-line frame that every document wears.
+
+A framed document is a header line, {format, version, requires, length, sha256},
+and then the body: exactly `length` bytes with that SHA-256.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any, NoReturn, cast
+
+from ._errors import InvalidLayout, TooLarge, UnknownFeature
+
+VERSION = 1
+KNOWN_FEATURES: frozenset[str] = frozenset()
+"""Entries of `requires` that this version understands."""
+
+HEADER_BYTES = 4096
+BODY_BYTES = 64 << 20
+VALUES = 2 << 20
+"""At most this many JSON values in one document (a value costs about 60 bytes)."""
+
+
+def dump_json(value: Any) -> bytes:
+    """Return compact JSON; it holds no NaN, no lone surrogate and no raw newline."""
+    return json.dumps(
+        value, ensure_ascii=True, separators=(",", ":"), allow_nan=False
+    ).encode()
+
+
+def parse_json(data: bytes | memoryview, *, limit: int = BODY_BYTES) -> Any:
+    """Parse JSON from an untrusted source within limits, or say what is wrong."""
+    if len(data) > limit:
+        raise TooLarge(f"expected at most {limit} bytes of JSON, found {len(data)}")
+    text = bytes(data)
+    values = text.count(b",") + text.count(b"[") + text.count(b"{")
+    if values > VALUES:
+        raise TooLarge(f"expected at most {VALUES} JSON values, found about {values}")
+    try:
+        return json.loads(
+            text.decode("utf-8", "strict"),
+            object_pairs_hook=_unique,
+            parse_constant=_refuse_constant,
+        )
+    except RecursionError:
+        raise TooLarge("expected JSON of reasonable depth, found it too deep") from None
+    except InvalidLayout:
+        raise
+    except ValueError as error:
+        raise InvalidLayout(f"expected strict JSON, found {error!s:.200}") from None
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise InvalidLayout("expected unique JSON keys, found one twice")
+    return found
+
+
+def _refuse_constant(text: str) -> NoReturn:
+    raise InvalidLayout(f"expected strict JSON, found {text}")
+
+
+def frame(kind: str, body: Any, *, requires: tuple[str, ...] = ()) -> bytes:
+    """Return `body` as a framed document of this kind.
+
+    >>> unframe("ckpt-demo", frame("ckpt-demo", {"a": 1}))
+    {'a': 1}
+    """
+    data = dump_json(body)
+    header = {
+        "format": kind,
+        "version": VERSION,
+        "requires": list(requires),
+        "length": len(data),
+        "sha256": digest(data),
+    }
+    return dump_json(header) + b"\n" + data + b"\n"
+
+
+def unframe(kind: str, data: bytes) -> Any:
+    """Check a framed document of this kind and return its body.
+
+    InvalidLayout for damage, UnknownFeature for a newer format, TooLarge for size.
+    """
+    end = data.find(b"\n", 0, HEADER_BYTES)
+    if end < 0:
+        raise InvalidLayout(f"expected a {kind} header line, found none")
+    header = parse_json(data[:end], limit=HEADER_BYTES)
+    if not isinstance(header, dict) or cast(Any, header).get("format") != kind:
+        raise InvalidLayout(f"expected the format {kind!r}, found another")
+    _check_header(kind, cast("dict[str, Any]", header))
+    body = memoryview(data)[end + 1 : -1]
+    if data[-1:] != b"\n" or header["length"] != len(body):
+        raise InvalidLayout(
+            f"expected a {kind} body of {header['length']} bytes, found {len(body)}"
+        )
+    if digest(body) != header["sha256"]:
+        raise InvalidLayout(f"expected the {kind} body with its SHA-256, found another")
+    return parse_json(body)
+
+
+def _check_header(kind: str, header: dict[str, Any]) -> None:
+    version, requires = header.get("version"), header.get("requires")
+    if type(version) is int and version > VERSION:
+        raise UnknownFeature(
+            f"expected {kind} version {VERSION}, found {version}: "
+            "install a newer ckpt-jax to read it"
+        )
+    if header.keys() != {"format", "version", "requires", "length", "sha256"}:
+        raise InvalidLayout(f"expected the five header fields, found {sorted(header)}")
+    if version != VERSION or not isinstance(requires, list):
+        raise InvalidLayout(f"expected {kind} version {VERSION}, found {version!r:.40}")
+    unknown = [r for r in cast("list[Any]", requires) if r not in KNOWN_FEATURES]
+    if unknown:
+        raise UnknownFeature(
+            f"expected features known here, found {', '.join(map(repr, unknown))}: "
+            "install a newer ckpt-jax to read it"
+        )
+    if type(header["length"]) is not int or not isinstance(header["sha256"], str):
+        raise InvalidLayout(f"expected a length and a SHA-256 in the {kind} header")
+
+
+def digest(data: bytes | memoryview) -> str:
+    """Return the SHA-256 of data in hexadecimal."""
+    return hashlib.sha256(data).hexdigest()

@@ -1,0 +1,75 @@
+"""The names under which leaves are stored: safe, short and unique everywhere.
+
+A name is the path text (already percent-escaped, so without "~") with quotes escaped
+too. What is long, reserved by Zarr, or equal but for case to another is shortened and
+given a hash behind "~"; the path itself stands in the manifest and the attributes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable
+
+from ._errors import InvalidLayout
+
+_SEGMENT_LENGTH = 100
+_NAME_LENGTH = 700
+_RESERVED = {"zarr.json", "manifest.json", "parts"}
+_PATTERN = re.compile(r"[A-Za-z0-9._~%-]+(?:/[A-Za-z0-9._~%-]+)*")
+_DOTS = re.compile(r"(?:^|/)\.{1,2}(?:/|$)")
+
+
+def assign_names(paths: Iterable[str]) -> dict[str, str]:
+    """Return a storage name for each path; a pure function of the paths, in order.
+
+    >>> assign_names(["a/W", "a/w", "zarr.json"])
+    {'a/W': 'a/W', 'a/w': 'a/w~148de9c5a7a44d19', 'zarr.json': 'zarr.json~a7a31c99f48fe6a8'}
+    """
+    taken: dict[str, str] = {}
+    return {path: _name(path, taken) for path in paths}
+
+
+def _name(path: str, taken: dict[str, str]) -> str:
+    name = ""
+    for segment in path.replace("'", "%27").split("/"):
+        plain = segment or "~root"
+        if len(plain) > _SEGMENT_LENGTH or plain in _RESERVED:
+            plain = f"{plain[:60]}~{_hash(segment)}"
+        prefix = f"{name}/{plain}" if name else plain
+        if taken.setdefault(prefix.casefold(), prefix) != prefix:
+            prefix = f"{prefix}~{_hash(prefix)}"
+            taken.setdefault(prefix.casefold(), prefix)
+        name = prefix
+    return name if len(name) <= _NAME_LENGTH else f"{name[:60]}~{_hash(path)}"
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def check_name(name: object) -> str:
+    """Return `name` if it is safe to use below a checkpoint, else InvalidLayout.
+
+    >>> check_name("../x")
+    Traceback (most recent call last):
+    layouts.InvalidLayout: expected a safe object name, found '../x'
+    """
+    if (
+        isinstance(name, str)
+        and len(name) <= 1024
+        and _PATTERN.fullmatch(name)
+        and not _DOTS.search(name)
+    ):
+        return name
+    raise InvalidLayout(f"expected a safe object name, found {name!r:.120}")
+
+
+def pack_name(process: int, number: int) -> str:
+    """Return the name of a process's pack; no leaf's name begins with "~pack"."""
+    return f"~packs/{process}-{number}"
+
+
+def part_name(process: int) -> str:
+    """Return the name of a process's part."""
+    return f"parts/{process}.json"
