@@ -2,6 +2,7 @@
 
 LayoutError (ValueError)
     InvalidLayout     a manifest or part says something impossible or hostile
+        CorruptLayout its bytes are not the ones that were written
     UnknownFeature    a newer format, or a feature this version does not know
     TooLarge          a size, depth or count limit, checked before allocation
 """
@@ -13,6 +14,10 @@ class LayoutError(ValueError):
 
 class InvalidLayout(LayoutError):
     """A manifest, part or record breaks a rule of the format."""
+
+
+class CorruptLayout(InvalidLayout):
+    """The bytes of a document do not have the length or digest they should."""
 
 
 class UnknownFeature(LayoutError):

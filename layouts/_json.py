@@ -1,7 +1,8 @@
 """JSON that may be hostile, and the two-line frame that every document wears.
 
-A framed document is a header line, {format, version, requires, length, sha256},
-and then the body: exactly `length` bytes with that SHA-256.
+A framed document is a header line, {format, version, requires, length, sha256}, and
+then the body of exactly `length` bytes; the SHA-256 is over the header line without
+that field, a newline, and the body.
 """
 
 from __future__ import annotations
@@ -10,7 +11,13 @@ import hashlib
 import json
 from typing import Any, NoReturn, cast
 
-from ._errors import InvalidLayout, TooLarge, UnknownFeature
+from ._errors import (
+    CorruptLayout,
+    InvalidLayout,
+    LayoutError,
+    TooLarge,
+    UnknownFeature,
+)
 
 VERSION = 1
 KNOWN_FEATURES: frozenset[str] = frozenset()
@@ -74,41 +81,54 @@ def frame(kind: str, body: Any, *, requires: tuple[str, ...] = ()) -> bytes:
         "version": VERSION,
         "requires": list(requires),
         "length": len(data),
-        "sha256": digest(data),
     }
-    return dump_json(header) + b"\n" + data + b"\n"
+    checked = {**header, "sha256": _frame_digest(header, data)}
+    return dump_json(checked) + b"\n" + data + b"\n"
+
+
+def _frame_digest(header: dict[str, Any], body: bytes | memoryview) -> str:
+    """Return the SHA-256 over the header's other fields and the body."""
+    hasher = hashlib.sha256(dump_json(header) + b"\n")
+    hasher.update(body)
+    return hasher.hexdigest()
 
 
 def unframe(kind: str, data: bytes) -> Any:
     """Check a framed document of this kind and return its body.
 
-    InvalidLayout for damage, UnknownFeature for a newer format, TooLarge for size.
+    CorruptLayout for damage, UnknownFeature for a newer format, TooLarge for size.
     """
     end = data.find(b"\n", 0, HEADER_BYTES)
-    if end < 0:
-        raise InvalidLayout(f"expected a {kind} header line, found none")
-    header = parse_json(data[:end], limit=HEADER_BYTES)
-    if not isinstance(header, dict) or cast(Any, header).get("format") != kind:
-        raise InvalidLayout(f"expected the format {kind!r}, found another")
-    _check_header(kind, cast("dict[str, Any]", header))
+    try:
+        header = parse_json(data[: max(end, 0)], limit=HEADER_BYTES)
+    except LayoutError:
+        raise CorruptLayout(f"expected a {kind} header line, found none") from None
     body = memoryview(data)[end + 1 : -1]
-    if data[-1:] != b"\n" or header["length"] != len(body):
-        raise InvalidLayout(
-            f"expected a {kind} body of {header['length']} bytes, found {len(body)}"
+    if not isinstance(header, dict) or "sha256" not in header or data[-1:] != b"\n":
+        raise CorruptLayout(f"expected a {kind} header and body, found another")
+    fields = cast("dict[str, Any]", header)
+    sha256 = fields.pop("sha256")
+    if fields.get("length") != len(body):
+        raise CorruptLayout(
+            f"expected a {kind} body of {fields.get('length')!r:.40} bytes, "
+            f"found {len(body)}"
         )
-    if digest(body) != header["sha256"]:
-        raise InvalidLayout(f"expected the {kind} body with its SHA-256, found another")
+    if sha256 != _frame_digest(fields, body):
+        raise CorruptLayout(f"expected the {kind} with its SHA-256, found another")
+    _check_header(kind, fields)
     return parse_json(body)
 
 
 def _check_header(kind: str, header: dict[str, Any]) -> None:
     version, requires = header.get("version"), header.get("requires")
+    if header.get("format") != kind:
+        raise InvalidLayout(f"expected {kind}, found {header.get('format')!r:.40}")
     if type(version) is int and version > VERSION:
         raise UnknownFeature(
             f"expected {kind} version {VERSION}, found {version}: "
             "install a newer ckpt-jax to read it"
         )
-    if header.keys() != {"format", "version", "requires", "length", "sha256"}:
+    if header.keys() != {"format", "version", "requires", "length"}:
         raise InvalidLayout(f"expected the five header fields, found {sorted(header)}")
     if version != VERSION or not isinstance(requires, list):
         raise InvalidLayout(f"expected {kind} version {VERSION}, found {version!r:.40}")
@@ -118,8 +138,6 @@ def _check_header(kind: str, header: dict[str, Any]) -> None:
             f"expected features known here, found {', '.join(map(repr, unknown))}: "
             "install a newer ckpt-jax to read it"
         )
-    if type(header["length"]) is not int or not isinstance(header["sha256"], str):
-        raise InvalidLayout(f"expected a length and a SHA-256 in the {kind} header")
 
 
 def digest(data: bytes | memoryview) -> str:

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytree
 
-from ._errors import InvalidLayout
+from ._errors import CorruptLayout, InvalidLayout
 from ._json import digest, frame, unframe
 from ._leaf import Chunked, Leaf, leaf_from_json
 from ._mesh import Placement, placement_from_json
@@ -163,6 +163,6 @@ def check_part_bytes(manifest: Manifest, process: int, data: bytes) -> None:
     """Refuse a part whose bytes are not the ones the manifest names."""
     ref = manifest.parts[process]
     if len(data) != ref.bytes or digest(data) != ref.sha256:
-        raise InvalidLayout(
+        raise CorruptLayout(
             f"expected {part_name(process)} with its SHA-256, found another"
         )
