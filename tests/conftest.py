@@ -33,6 +33,15 @@ for name, examples in {"default": 25, "ci": 100, "full": 2000}.items():
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave out tests that need root, for others; CI fails if one was left out."""
+    if os.geteuid() == 0:
+        return
+    for item in items:
+        if item.get_closest_marker("root"):
+            item.add_marker(pytest.mark.skip(reason="needs root"))
+
+
 @pytest.fixture
 def disk_run(tmp_path: Path) -> Path:
     """The path of a run that does not exist yet, on the disk of temporary files."""
