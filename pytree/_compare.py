@@ -1,0 +1,79 @@
+"""What is different between two structures."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from ._errors import at
+from ._node import Node, walk_nodes
+from ._static import Static
+from ._structure import Structure, node_name
+
+_TEXT = 80
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One thing about a saved structure that is not as wanted."""
+
+    path: str
+    problem: Literal["missing", "extra", "static"]
+    expected: str
+    found: str
+
+    def __str__(self) -> str:
+        return f"Expected {self.expected}, found {self.found} - {at(self.path)}"
+
+
+def compare(saved: Structure, wanted: Structure) -> tuple[Difference, ...]:
+    """Return everything that is wrong with `saved` for somebody who wants `wanted`.
+
+    Leaf paths decide, whatever the containers; static values count where both have the
+    node and both values have a JSON.
+
+    >>> import pytree
+    >>> _, saved = pytree.flatten({"a": 1, "b": 2})
+    >>> _, wanted = pytree.flatten({"a": {"c": 1}, "b": 2})
+    >>> for difference in compare(saved, wanted):
+    ...     print(difference)
+    Expected a leaf, found nothing - at `a/c`
+    Expected dict, found a leaf - at `a`
+    """
+    if saved == wanted:
+        return ()
+    have, want = dict(walk_nodes(saved.root)), dict(walk_nodes(wanted.root))
+    missing = [
+        Difference(path, "missing", "a leaf", _name(have, path))
+        for path in wanted.positions
+        if not isinstance(have.get(path), int)
+    ]
+    extra = [
+        Difference(path, "extra", _name(want, path), "a leaf")
+        for path in saved.positions
+        if not isinstance(want.get(path), int)
+    ]
+    static = [
+        Difference(path, "static", _show(name, value), _show(name, found))
+        for path, node in want.items()
+        for name, value in _static(node).items()
+        if value.json is not None
+        and (found := _static(have.get(path)).get(name)) is not None
+        and found.json is not None
+        and found.json != value.json
+    ]
+    return (*missing, *extra, *static)
+
+
+def _name(nodes: dict[str, Node | int], path: str) -> str:
+    node = nodes.get(path)
+    return node_name(node) if isinstance(node, Node) else "nothing"
+
+
+def _static(node: Node | int | None) -> dict[str, Static]:
+    return dict(node.static) if isinstance(node, Node) else {}
+
+
+def _show(name: str, static: Static) -> str:
+    text = repr(static.value)
+    return f"{name}={text if len(text) <= _TEXT else text[: _TEXT - 3] + '...'}"
