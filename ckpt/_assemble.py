@@ -1,0 +1,171 @@
+"""From host buffers to what the caller wants: jax arrays, numpy, Python values."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, cast
+
+import jax
+import numpy as np
+
+import layouts
+from layouts import Box, Leaf
+
+from ._catalog import Opened
+from ._checkpoint import decode_leaf_value
+from ._read import Fill, empty_aligned, fill_buffers
+from ._target import Target, default_sharding
+from ._weak import make_weak
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Making:
+    """A target, the distinct local boxes it needs, and where each goes."""
+
+    target: Target
+    leaf: Leaf
+    sharding: Any
+    boxes: tuple[Box, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the host buffers."""
+        return sum(box.size for box in self.boxes) * self.leaf.itemsize
+
+
+def assemble_leaves(
+    opened: Opened, targets: Sequence[Target], *, max_host_bytes: int | None
+) -> list[Any]:
+    """Read and build every target, in order, within the budget.
+
+    One leaf that is wanted in the same way twice (tied) is read once.
+    """
+    makings = [_plan_making(opened, target) for target in targets]
+    made: dict[int, Any] = {}
+    for group in _groups(makings, max_host_bytes):
+        fills = [_fill(makings[n]) for n in group]
+        fill_buffers(opened, [f for f in fills if f is not None])
+        for n, fill in zip(group, fills, strict=True):
+            made[n] = _finish(makings[n], fill)
+        if max_host_bytes is not None:
+            jax.block_until_ready([made[n] for n in group])
+    return [made[n] for n in range(len(makings))]
+
+
+def _plan_making(opened: Opened, target: Target) -> Making:
+    leaf = opened.manifest.leaves[target.number]
+    if leaf.store is None:
+        return Making(target, leaf, target.sharding, ())
+    sharding = target.sharding
+    if target.kind == "key" and sharding is None:
+        sharding = default_sharding()
+    if sharding is None:
+        return Making(target, leaf, None, (layouts.whole(leaf.shape),))
+    boxes = tuple(dict.fromkeys(_local_boxes(sharding, leaf.shape).values()))
+    return Making(target, leaf, sharding, boxes)
+
+
+@lru_cache(maxsize=4096)
+def _local_boxes(sharding: Any, shape: tuple[int, ...]) -> dict[Any, Box]:
+    """Return the box each local device needs."""
+    indices = sharding.addressable_devices_indices_map(shape)
+    return {d: layouts.box_of_index(index, shape) for d, index in indices.items()}
+
+
+def _groups(makings: Sequence[Making], budget: int | None) -> Iterator[list[int]]:
+    """Yield numbers of leaves to make together, within the budget where one is."""
+    group: list[int] = []
+    held = 0
+    for number, making in enumerate(makings):
+        if budget is not None and group and held + making.nbytes > budget:
+            yield group
+            group, held = [], 0
+        group.append(number)
+        held += making.nbytes
+    if group:
+        yield group
+
+
+def _fill(making: Making) -> Fill | None:
+    leaf = making.leaf
+    if leaf.store is None:
+        return None
+    stored = layouts.stored_dtype(leaf.dtype)
+    plan = layouts.plan_leaf_read(making.target.number, leaf, making.boxes)
+    return Fill(plan, tuple(empty_aligned(b.shape, stored) for b in making.boxes))
+
+
+def _finish(making: Making, fill: Fill | None) -> Any:
+    target, leaf = making.target, making.leaf
+    if fill is None:
+        return _from_value(making, decode_leaf_value(leaf))
+    buffers = [_typed(buffer, leaf, target) for buffer in fill.buffers]
+    if making.sharding is None:
+        return _on_host(target, leaf, buffers[0])
+    array = place_buffers(leaf.shape, making.sharding, making.boxes, buffers)
+    if target.kind == "key":
+        return jax.random.wrap_key_data(array, impl=leaf.impl)
+    return make_weak(array) if target.weak else array
+
+
+def _typed(buffer: Array, leaf: Leaf, target: Target) -> Array:
+    values = buffer.view(leaf.numpy_dtype)
+    if target.dtype is None or target.dtype == values.dtype:
+        return values
+    with np.errstate(all="ignore"):
+        return values.astype(target.dtype)
+
+
+def _on_host(target: Target, leaf: Leaf, values: Array) -> Any:
+    if target.kind == "str":
+        return values.tobytes().decode()
+    if target.kind == "bytes":
+        return values.tobytes()
+    if target.kind == "numpy_scalar":
+        return values[()]
+    if target.kind in ("numpy", "jax", "key"):
+        return values
+    return values.item()
+
+
+def _from_value(making: Making, value: Any) -> Any:
+    """Make what is wanted of a Python value kept in the manifest."""
+    target = making.target
+    if target.dtype is None:
+        return value
+    array = np.asarray(value).astype(target.dtype)
+    if target.kind == "numpy_scalar":
+        return array[()]
+    if making.sharding is None:
+        return array
+    made = jax.device_put(array, making.sharding)
+    return make_weak(made) if target.weak else made
+
+
+def place_buffers(
+    shape: tuple[int, ...], sharding: Any, boxes: Sequence[Box], buffers: Sequence[Array]
+) -> jax.Array:
+    """Return the jax array whose local shards are the buffers.
+
+    Devices in host memory take an aligned buffer as it is, without a copy.
+    """
+    if len(boxes) == 1:
+        only = buffers[0]
+        return jax.make_array_from_callback(shape, sharding, lambda _: only)
+    by_start = {
+        tuple(zip(b.start, b.stop, strict=True)): x
+        for b, x in zip(boxes, buffers, strict=True)
+    }
+
+    def pick(index: Any) -> Array:
+        box = layouts.box_of_index(cast("tuple[slice, ...]", index), shape)
+        return by_start[tuple(zip(box.start, box.stop, strict=True))]
+
+    return jax.make_array_from_callback(shape, sharding, pick)
+
+

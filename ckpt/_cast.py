@@ -1,0 +1,66 @@
+"""Which dtype changes lose nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+
+def is_lossless(source: np.dtype[Any], target: np.dtype[Any]) -> bool:
+    """Tell whether every value of one dtype is a value of the other.
+
+    >>> is_lossless(np.dtype("int16"), np.dtype("float32"))
+    True
+    >>> is_lossless(np.dtype("int32"), np.dtype("float32"))
+    False
+    """
+    if source == target:
+        return True
+    if source.kind == "b":
+        return True
+    if target.kind == "b":
+        return False
+    if target.kind == "c":
+        part = np.dtype(f"float{4 * target.itemsize}")
+        whole = np.dtype(f"float{4 * source.itemsize}") if source.kind == "c" else source
+        return is_lossless(whole, part)
+    if source.kind == "c":
+        return False
+    if _is_integer(target):
+        return _is_integer(source) and _range_within(source, target)
+    if _is_integer(source):
+        return _integer_bits(source) <= ml_dtypes.finfo(target).nmant + 1 and (
+            _exponents(target)[1] >= _integer_bits(source)
+        )
+    return _float_within(source, target)
+
+
+def _is_integer(dtype: np.dtype[Any]) -> bool:
+    return dtype.kind in "iu" or dtype.name.startswith(("int", "uint"))
+
+
+def _range_within(source: np.dtype[Any], target: np.dtype[Any]) -> bool:
+    a, b = ml_dtypes.iinfo(source), ml_dtypes.iinfo(target)
+    return bool(b.min <= a.min and a.max <= b.max)
+
+
+def _integer_bits(dtype: np.dtype[Any]) -> int:
+    return int(ml_dtypes.iinfo(dtype).max).bit_length()
+
+
+def _exponents(dtype: np.dtype[Any]) -> tuple[int, int]:
+    info = ml_dtypes.finfo(dtype)
+    return int(info.minexp) - int(info.nmant), int(info.maxexp)
+
+
+def _float_within(source: np.dtype[Any], target: np.dtype[Any]) -> bool:
+    a, b = ml_dtypes.finfo(source), ml_dtypes.finfo(target)
+    low, high = _exponents(source), _exponents(target)
+    return bool(
+        a.nmant <= b.nmant
+        and high[0] <= low[0]
+        and low[1] <= high[1]
+        and (np.dtype(target).itemsize > 1 or source == target)
+    )

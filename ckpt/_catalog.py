@@ -1,0 +1,201 @@
+"""Which steps a run has, and opening the manifest of one of them."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from threading import Lock
+from typing import Any, NoReturn
+
+import layouts
+from layouts import CommitRecord, Manifest, Part
+
+from ._errors import (
+    CkptError,
+    Damaged,
+    LimitExceeded,
+    NotFound,
+    Unsupported,
+    Untrusted,
+)
+from ._store import Store, open_store
+
+DEFAULT_PATH = "checkpoints"
+_RECORD_BYTES = 64 << 10
+_MANIFEST_BYTES = layouts.BODY_BYTES + (64 << 10)
+
+PathLike = str | os.PathLike[str]
+
+
+def locate(path: PathLike | None) -> Store:
+    """Return the store of a path, or of $CKPT_PATH or ./checkpoints without one."""
+    return open_store(path or os.environ.get("CKPT_PATH") or DEFAULT_PATH)
+
+
+def is_checkpoint(store: Store) -> bool:
+    """Tell whether a path is one checkpoint: it holds a manifest."""
+    return store.size("manifest.json") is not None
+
+
+def committed_steps(store: Store) -> list[int]:
+    """Return the committed steps of a run, ascending; [] where there is no run."""
+    found = (layouts.step_of_record(name) for name in store.list("steps"))
+    return sorted(step for step in found if step is not None)
+
+
+def steps(path: PathLike | None = None) -> list[int]:
+    """Return the committed steps of a run, ascending.
+
+    A save that is under way, failed or was killed is never listed.
+    """
+    return committed_steps(locate(path))
+
+
+def latest(path: PathLike | None = None) -> int | None:
+    """Return the newest committed step of a run, or None if there is none."""
+    return max(steps(path), default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A checkpoint whose manifest was read and checked; parts are read on demand."""
+
+    store: Store
+    manifest: Manifest
+    digest: str
+    record: CommitRecord | None
+    run: Store | None
+    parts: dict[int, Part] = field(default_factory=dict[int, Part], repr=False)
+    lock: Any = field(default_factory=Lock, repr=False)
+
+    def part(self, process: int) -> Part:
+        """Return what one process wrote, reading its part once."""
+        with self.lock:
+            found = self.parts.get(process)
+            if found is None:
+                found = self.parts[process] = read_part(self, process)
+            return found
+
+
+def read_part(opened: Opened, process: int) -> Part:
+    """Read and check the part of one process."""
+    name = layouts.part_name(process)
+    limit = opened.manifest.parts[process].bytes
+    try:
+        data = opened.store.read(name, limit=min(limit, _MANIFEST_BYTES))
+        layouts.check_part_bytes(opened.manifest, process, data)
+        return layouts.parse_part(opened.manifest, process, data)
+    except NotFound:
+        raise Damaged(
+            f"expected {name}, found nothing there - in {opened.store.url}"
+        ) from None
+    except LimitExceeded as error:
+        raise Damaged(
+            f"expected {name} of {limit} bytes, found more - in {opened.store.url}"
+        ) from error
+    except layouts.LayoutError as error:
+        raise_layout_error(error, f"{opened.store.url}, {name}")
+
+
+def raise_layout_error(error: layouts.LayoutError, where: str) -> NoReturn:
+    """Raise the public error that fits what is wrong with a document."""
+    kinds: list[tuple[type[Exception], type[CkptError]]] = [
+        (layouts.CorruptLayout, Damaged),
+        (layouts.UnknownFeature, Unsupported),
+        (layouts.TooLarge, LimitExceeded),
+    ]
+    raised = next((k for found, k in kinds if isinstance(error, found)), Untrusted)
+    raise raised(f"{error} - in {where}") from error
+
+
+def read_record(run: Store, step: int) -> tuple[CommitRecord, bytes]:
+    """Read the commit record of a step: NotFound, Damaged, or it and its bytes."""
+    name = layouts.record_name(step)
+    try:
+        data = run.read(name, limit=_RECORD_BYTES)
+        return layouts.parse_record(data, step), data
+    except NotFound:
+        known = committed_steps(run)
+        shown = ", ".join(map(str, known[-8:])) or "none"
+        raise NotFound(
+            f"expected step {step}, found steps {shown} - in {run.url}"
+        ) from None
+    except layouts.LayoutError as error:
+        raise_layout_error(error, f"{run.url}, {name}")
+
+
+def open_path(path: PathLike | None, step: int | None = None) -> Opened:
+    """Open a run's step (default: the newest committed) or one checkpoint by path."""
+    store = locate(path)
+    if step is None:
+        found = committed_steps(store)
+        if found:
+            return open_step(store, found[-1])
+        if is_checkpoint(store):
+            return _open_directory(store)
+        raise NotFound(
+            f"expected a run with a committed step, or a checkpoint, found neither "
+            f"- in {store.url}"
+        )
+    if is_checkpoint(store):
+        raise ValueError(
+            f"expected a run with step={step}, found one checkpoint - in {store.url}: "
+            "leave step out, or give the run's path"
+        )
+    return open_step(store, step)
+
+
+def open_step(run: Store, step: int) -> Opened:
+    """Open a committed step of a run."""
+    record, data = read_record(run, step)
+    store = run.child(record.directory)
+    try:
+        return _open_recorded(run, store, record)
+    except (NotFound, Damaged):
+        # A pruned or overwritten step vanishes while it is read: that is not damage.
+        try:
+            again = run.read(layouts.record_name(step), limit=_RECORD_BYTES)
+        except NotFound:
+            again = b""
+        if again != data:
+            raise NotFound(
+                f"expected step {step}, found it removed or replaced while it was "
+                f"opened - in {run.url}: open it again"
+            ) from None
+        raise
+
+
+def _open_recorded(run: Store, store: Store, record: CommitRecord) -> Opened:
+    where = f"{store.url}, manifest.json"
+    try:
+        data = store.read("manifest.json", limit=_MANIFEST_BYTES)
+    except NotFound:
+        raise Damaged(
+            f"expected manifest.json, found nothing there - in {store.url}"
+        ) from None
+    found = layouts.digest(data)
+    if (len(data), found) != (record.manifest_bytes, record.manifest_sha256):
+        raise Damaged(
+            f"expected the manifest that step {record.step} committed, found another "
+            f"- in {where}"
+        )
+    manifest = _parse(data, where)
+    if (manifest.step, manifest.commit) != (record.step, record.commit):
+        raise Untrusted(
+            f"expected step {record.step} of commit {record.commit}, found "
+            f"step {manifest.step} of commit {manifest.commit} - in {where}"
+        )
+    return Opened(store, manifest, found, record, run)
+
+
+def _open_directory(store: Store) -> Opened:
+    data = store.read("manifest.json", limit=_MANIFEST_BYTES)
+    manifest = _parse(data, f"{store.url}, manifest.json")
+    return Opened(store, manifest, layouts.digest(data), None, None)
+
+
+def _parse(data: bytes, where: str) -> Manifest:
+    try:
+        return layouts.parse_manifest(data)
+    except layouts.LayoutError as error:
+        raise_layout_error(error, where)

@@ -1,0 +1,135 @@
+"""The commit: an attempt is noted, written, and then one small record is created.
+
+Every attempt directory is named by a record or by a note in `steps/`, so whatever a
+crash leaves behind is found without listing data:
+
+1. create `steps/<step>-<commit>.attempt`; only then is the directory written;
+2. create `steps/<step>.json`, create-only (or replace the record that was read);
+3. remove the note.
+
+Removing a step runs the other way: note, record, data, note.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from dataclasses import dataclass
+
+import layouts
+from layouts import CommitRecord
+
+from ._catalog import read_record
+from ._errors import CommitUnknown, NotFound, StepExists, StoreError
+from ._store import Store
+
+_NOTE_BYTES = 4096
+_NOTE = "ckpt-attempt"
+_UNFINISHED = ".tmp"
+"""What a local store's `create` appends to a name until the object is whole."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """A directory that is, was or will be written, and when that began."""
+
+    step: int
+    commit: str
+    began: float
+
+    @property
+    def directory(self) -> str:
+        """The attempt's directory, relative to the run."""
+        return layouts.attempt_directory(self.step, self.commit)
+
+
+def note_attempt(run: Store, attempt: Attempt) -> None:
+    """Say, durably, that the attempt's directory may hold something."""
+    name = layouts.attempt_name(attempt.step, attempt.commit)
+    run.create(name, layouts.frame(_NOTE, {"began": attempt.began}))
+
+
+def forget_attempt(run: Store, step: int, commit: str) -> None:
+    """Remove an attempt's note."""
+    run.remove(layouts.attempt_name(step, commit))
+
+
+def find_attempts(run: Store) -> list[Attempt]:
+    """Return the attempts that are noted and not committed, in order of step.
+
+    A note whose text is torn counts as just begun: it may be a writer's.
+    """
+    found: dict[tuple[int, str], Attempt] = {}
+    for name in run.list("steps"):
+        parsed = layouts.attempt_of_name(name.removesuffix(_UNFINISHED))
+        if parsed is not None and not is_committed(run, *parsed):
+            found.setdefault(parsed, Attempt(*parsed, _began(run, name)))
+    return [found[key] for key in sorted(found)]
+
+
+def is_committed(run: Store, step: int, commit: str) -> bool:
+    """Tell whether the step's record names this commit."""
+    try:
+        return read_record(run, step)[0].commit == commit
+    except NotFound:
+        return False
+
+
+def _began(run: Store, name: str) -> float:
+    with contextlib.suppress(layouts.LayoutError, NotFound, KeyError, TypeError):
+        return float(layouts.unframe(_NOTE, run.read(name, limit=_NOTE_BYTES))["began"])
+    return time.time()
+
+
+def commit_record(run: Store, record: CommitRecord, *, replaces: bytes | None) -> None:
+    """Make the step exist: create its record, or replace the one that was read.
+
+    An error of that one write is resolved by reading back; `CommitUnknown` when even
+    that fails. `StepExists` when another writer was first.
+    """
+    name, data = layouts.record_name(record.step), record.encode()
+    try:
+        if replaces is None:
+            done = run.create(name, data)
+        else:
+            done = run.replace(name, data, expected=replaces)
+    except StoreError as error:
+        done = _resolve(run, record, error)
+    if not done and not is_committed(run, record.step, record.commit):
+        raise StepExists(
+            f"expected step {record.step} to be free, found it committed by another "
+            f"writer - in {run.url}: save another step, or pass overwrite=True"
+        )
+
+
+def _resolve(run: Store, record: CommitRecord, error: StoreError) -> bool:
+    """Find out whether a commit that raised took place all the same."""
+    try:
+        committed = is_committed(run, record.step, record.commit)
+    except Exception as unreadable:
+        raise CommitUnknown(
+            f"expected to learn whether step {record.step} (commit {record.commit}) "
+            f"was committed, found the record unreadable - in {run.url}: "
+            "look at steps() once the store answers again"
+        ) from unreadable
+    if not committed:
+        raise error
+    return True
+
+
+def remove_attempt(run: Store, step: int, commit: str) -> int:
+    """Remove an uncommitted attempt's directory and note; return the bytes freed."""
+    freed = run.remove_tree(layouts.attempt_directory(step, commit))
+    run.remove(layouts.record_name(step) + _UNFINISHED)
+    note = layouts.attempt_name(step, commit)
+    run.remove(note + _UNFINISHED)
+    run.remove(note)
+    return freed
+
+
+def remove_step(run: Store, record: CommitRecord) -> int:
+    """Remove a committed step, its record first; return the bytes freed."""
+    attempt = Attempt(record.step, record.commit, 0.0)
+    note_attempt(run, attempt)
+    run.remove(layouts.record_name(record.step))
+    return remove_attempt(run, record.step, record.commit)

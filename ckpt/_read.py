@@ -1,0 +1,287 @@
+"""Carries out read plans: each chunk is read once, checked, and laid in its boxes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+from crc32c import crc32c
+
+import layouts
+from layouts import Box, CellRead, Chunked, Leaf, LeafRead, ObjectPart, PackRow
+
+from ._catalog import Opened
+from ._codec import decode_chunk
+from ._errors import Damaged, NotFound
+from ._store import Reader
+from ._write import run_all
+
+Array = np.ndarray[Any, Any]
+Lay = Callable[[Box, Array], None]
+"""Takes the values of a box of the leaf, valid only during the call."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fill:
+    """A leaf's read plan, and a host buffer for each of its target boxes.
+
+    Buffers have the dtype in which the leaf is stored.
+    """
+
+    read: LeafRead
+    buffers: tuple[Array, ...]
+
+
+def empty_aligned(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    """Return an uninitialised array that devices in host memory can take as it is."""
+    size = math.prod(shape) * dtype.itemsize
+    raw = np.empty(size + 64, np.uint8)
+    offset = -raw.ctypes.data % 64
+    return raw[offset : offset + size].view(dtype).reshape(shape)
+
+
+def fill_buffers(opened: Opened, fills: Sequence[Fill]) -> None:
+    """Read and check every chunk the plans name, into the buffers.
+
+    Raises Damaged, naming leaf and object, before any wrong value is handed out.
+    """
+    objects: list[tuple[Fill, CellRead]] = []
+    packed: dict[int, list[tuple[Fill, CellRead]]] = {}
+    for fill in fills:
+        chunked = isinstance(opened.manifest.leaves[fill.read.leaf].store, Chunked)
+        for cell in fill.read.cells:
+            if chunked:
+                objects.append((fill, cell))
+            else:
+                packed.setdefault(cell.writer, []).append((fill, cell))
+    tables = {p: object_table(opened, p) for p in {c.writer for _, c in objects}}
+
+    def read_one(item: tuple[Fill, CellRead]) -> None:
+        fill, cell = item
+        part = tables[cell.writer][cell.leaf, cell.cell]
+
+        def lay(box: Box, values: Array) -> None:
+            for target in cell.targets:
+                scatter(box, values, fill.read.targets[target], fill.buffers[target])
+
+        read_object(opened, part, cell.chunks, lay)
+
+    run_all(read_one, objects, parallel=opened.store.parallel)
+    for writer, cells in packed.items():
+        wanted = {(cell.leaf, cell.cell): (fill, cell) for fill, cell in cells}
+        _read_packed(opened, writer, wanted)
+
+
+def object_table(opened: Opened, process: int) -> dict[tuple[int, int], ObjectPart]:
+    """Return what a process's part says of each Zarr object, by (leaf, object)."""
+    return {(o.leaf, o.object): o for o in opened.part(process).objects}
+
+
+def scatter(box: Box, values: Array, target: Box, buffer: Array) -> None:
+    """Copy the values of a box into a buffer that holds `target`."""
+    common = layouts.intersect(box, target)
+    if common is not None:
+        buffer[common.within(target.start)] = values[common.within(box.start)]
+
+
+def damaged(opened: Opened, leaf: Leaf, name: str, found: str, box: Box) -> Damaged:
+    """Return the error that names a damaged leaf, box and object."""
+    spans = ", ".join(f"{a}:{b}" for a, b in zip(box.start, box.stop, strict=True))
+    return Damaged(
+        f"expected the bytes that were saved, found {found} - at `{leaf.path}`[{spans}], "
+        f"object {name}, in {opened.store.url} step {opened.manifest.step}: restore "
+        "another step, and run ckpt.verify on this one"
+    )
+
+
+def open_object(opened: Opened, leaf: Leaf, name: str, box: Box, size: int) -> Reader:
+    """Open an object whose size is known; Damaged if it is missing or another."""
+    try:
+        reader = opened.store.open(name)
+    except NotFound:
+        _raise_if_removed(opened)
+        raise damaged(opened, leaf, name, "no such object", box) from None
+    if reader.size != size:
+        reader.close()
+        found = f"{reader.size} bytes instead of {size}"
+        raise damaged(opened, leaf, name, found, box)
+    return reader
+
+
+def _raise_if_removed(opened: Opened) -> None:
+    """Tell a checkpoint that was pruned or overwritten from a damaged one."""
+    if opened.run is None or opened.record is None:
+        return
+    name = layouts.record_name(opened.record.step)
+    try:
+        same = opened.run.read(name, limit=64 << 10) == opened.record.encode()
+    except NotFound:
+        same = False
+    if not same:
+        raise NotFound(
+            f"expected step {opened.record.step}, found it removed or replaced while it "
+            f"was read - in {opened.run.url}: open it again"
+        )
+
+
+def object_size(opened: Opened, part: ObjectPart) -> int:
+    """Return the size an object must have: its chunks, checksums and index."""
+    store = cast(Chunked, opened.manifest.leaves[part.leaf].store)
+    cells = math.prod(o // c for o, c in zip(store.object, store.chunk, strict=True))
+    return _stored_bytes(opened, part) + 16 * cells + layouts.CHECKSUM_BYTES
+
+
+def _stored_bytes(opened: Opened, part: ObjectPart) -> int:
+    count = len(part.crcs)
+    if part.lengths is None:
+        data = count * layouts.chunk_bytes(opened.manifest, part.leaf)
+    else:
+        data = int(part.lengths.sum())
+    return data + count * layouts.CHECKSUM_BYTES
+
+
+def read_object(
+    opened: Opened, part: ObjectPart, chunks: Sequence[int], lay: Lay
+) -> None:
+    """Read chunks of an object in merged requests, check each, and lay it."""
+    manifest = opened.manifest
+    leaf = manifest.leaves[part.leaf]
+    box = leaf.cells.box(leaf.cells.coordinates(part.object))
+    name = layouts.object_name(manifest, part.leaf, part.object)
+    with open_object(opened, leaf, name, box, object_size(opened, part)) as reader:
+        if part.lengths is None:
+            source = _read_plain(opened, part, leaf, reader, chunks)
+        else:
+            source = _read_coded(opened, part, leaf, reader, chunks)
+        grid = layouts.Grid(box.shape, cast(Chunked, leaf.store).chunk)
+        for number, data, stored, values in source:
+            inner = grid.box(grid.coordinates(number))
+            start = tuple(a + b for a, b in zip(box.start, inner.start, strict=True))
+            at = Box(start, inner.shape)
+            crc = crc32c(data)
+            if crc != part.crcs[number] or stored != crc:
+                raise damaged(opened, leaf, name, f"chunk {number} changed", at)
+            whole = values()
+            if whole.shape != inner.shape:
+                whole = whole[tuple(slice(0, n) for n in inner.shape)]
+            lay(at, whole)
+
+
+Chunk = tuple[int, Any, int, Callable[[], Array]]
+"""A chunk's number, its stored bytes, the checksum behind them, and its values."""
+
+
+def _read_plain(
+    opened: Opened, part: ObjectPart, leaf: Leaf, reader: Reader, chunks: Sequence[int]
+) -> Iterator[Chunk]:
+    """Yield chunks that no codec changed, several adjacent ones a request."""
+    shape = cast(Chunked, leaf.store).chunk
+    size = layouts.chunk_bytes(opened.manifest, part.leaf)
+    stride = size + layouts.CHECKSUM_BYTES
+    most = max(1, layouts.REQUEST_BYTES // stride)
+    scratch = np.empty(min(most, len(chunks)) * stride, np.uint8)
+    dtype = layouts.stored_dtype(leaf.dtype)
+    for run in layouts.merge_runs(chunks, most=most):
+        reader.read_into(run.start * stride, scratch[: len(run) * stride])
+        for at, number in enumerate(run):
+            data = scratch[at * stride : at * stride + size]
+            tail = scratch[at * stride + size : (at + 1) * stride]
+            stored = int.from_bytes(tail.tobytes(), "little")
+            yield number, data, stored, lambda d=data: d.view(dtype).reshape(shape)
+
+
+def _read_coded(
+    opened: Opened, part: ObjectPart, leaf: Leaf, reader: Reader, chunks: Sequence[int]
+) -> Iterator[Chunk]:
+    """Yield chunks that a codec compressed; they are decoded only once checked."""
+    lengths = cast(Any, part.lengths)
+    ends = np.cumsum(lengths + layouts.CHECKSUM_BYTES)
+    shape = cast(Chunked, leaf.store).chunk
+    dtype = layouts.stored_dtype(leaf.dtype)
+    codec = cast(str, opened.manifest.codec)
+    for number in chunks:
+        size = int(lengths[number])
+        raw = np.empty(size + layouts.CHECKSUM_BYTES, np.uint8)
+        reader.read_into(int(ends[number]) - raw.nbytes, raw)
+        data = raw[:size]
+        stored = int.from_bytes(raw[size:].tobytes(), "little")
+
+        def decode(data: Array = data) -> Array:
+            return decode_chunk(codec, data.tobytes(), dtype, shape)
+
+        yield number, data, stored, decode
+
+
+Wanted = dict[tuple[int, int], tuple[Fill, CellRead]]
+
+
+def _read_packed(opened: Opened, writer: int, wanted: Wanted) -> None:
+    """Read the wanted rows of a writer's packs, adjacent ones in one request."""
+    part = opened.part(writer)
+    sizes: dict[int, int] = {}
+    chosen: dict[int, list[tuple[PackRow, int]]] = {}
+    for row, crc in zip(part.rows, part.row_crcs.tolist(), strict=True):
+        sizes[row.pack] = row.offset + row.length
+        if (row.leaf, row.piece) in wanted:
+            chosen.setdefault(row.pack, []).append((row, crc))
+
+    def work(pack: int) -> None:
+        name = f"{layouts.pack_name(writer, pack)}/c/0"
+        rows = chosen[pack]
+        first = opened.manifest.leaves[rows[0][0].leaf]
+        box = first.cells.box(first.cells.coordinates(rows[0][0].piece))
+        with open_object(opened, first, name, box, sizes[pack]) as reader:
+            for run in _adjacent(rows):
+                _read_rows(opened, name, reader, run, wanted)
+
+    run_all(work, list(chosen), parallel=opened.store.parallel)
+
+
+def _adjacent(
+    rows: Sequence[tuple[PackRow, int]],
+) -> Iterator[list[tuple[PackRow, int]]]:
+    """Yield rows in runs that lie next to each other, each within a request."""
+    run: list[tuple[PackRow, int]] = []
+    end = begin = 0
+    for row, crc in rows:
+        stop = row.offset + row.length
+        if run and (row.offset != end or stop - begin > layouts.REQUEST_BYTES):
+            yield run
+            run = []
+        if not run:
+            begin = row.offset
+        run.append((row, crc))
+        end = stop
+    if run:
+        yield run
+
+
+def _read_rows(
+    opened: Opened,
+    name: str,
+    reader: Reader,
+    run: list[tuple[PackRow, int]],
+    wanted: Wanted,
+) -> None:
+    begin = run[0][0].offset
+    data = np.empty(run[-1][0].offset + run[-1][0].length - begin, np.uint8)
+    reader.read_into(begin, data)
+    leaves = opened.manifest.leaves
+    for row, crc in run:
+        raw = data[row.offset - begin : row.offset - begin + row.length]
+        leaf = leaves[row.leaf]
+        if crc32c(raw) != crc:
+            box = leaf.cells.box(leaf.cells.coordinates(row.piece))
+            raise damaged(opened, leaf, name, "its piece changed", box)
+        fill, cell = wanted[row.leaf, row.piece]
+        stored = raw.view(layouts.stored_dtype(leaf.dtype)) if row.length else raw
+        box = leaf.cells.box(leaf.cells.coordinates(row.piece))
+        values = stored.reshape(box.shape)
+        for target in cell.targets:
+            if fill.read.targets[target] == box:
+                fill.buffers[target][...] = values
+            else:
+                scatter(box, values, fill.read.targets[target], fill.buffers[target])

@@ -1,0 +1,200 @@
+"""Restoring: compare, choose targets, plan reads, read, assemble the tree."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pytree
+from layouts import Manifest
+
+from ._assemble import assemble_leaves
+from ._catalog import Opened, PathLike, open_path
+from ._errors import Damaged, StructureMismatch
+from ._save import check_budget
+from ._target import Specs, Target, Wishes, choose_target
+
+_SHOWN = 20
+
+
+def restore(
+    path: PathLike | None = None,
+    mesh: Any = None,
+    *,
+    step: int | None = None,
+    like: Any = None,
+    specs: Specs | None = None,
+    select: str | Iterable[str] | None = None,
+    rename: Mapping[str, str] | None = None,
+    cast: bool | str = False,
+    missing: str = "error",
+    extra: str = "error",
+    strict: bool = False,
+    max_host_bytes: int | None = None,
+    expect: str | None = None,
+) -> Any:
+    """Restore a saved tree, every byte verified, on any mesh or on the host.
+
+    Without `step` the newest committed one. A leaf goes where `like` says
+    (NamedSharding), else where `specs` says, else its saved spec is re-laid on `mesh`;
+    without any of them it comes back as numpy. `like` gives structure, types, shapes
+    and dtypes, and everything that differs is listed at once. `select` reads only the
+    paths its globs match; the others are `like`'s, else ckpt.ABSENT. `rename` maps
+    saved paths to like's. `cast=True` allows lossless dtype changes, "lossy" the rest.
+    `expect` is the digest the checkpoint must have.
+
+    Raises NotFound, Damaged, StructureMismatch, Unsupported, Untrusted, LimitExceeded.
+
+    >>> import jax.numpy as jnp, ckpt
+    >>> done = ckpt.save({"w": jnp.arange(3.0)}, None, "memory://doc-restore")
+    >>> ckpt.restore("memory://doc-restore")
+    {'w': array([0., 1., 2.], dtype=float32)}
+    """
+    _check_options(cast, missing, extra, like, rename)
+    check_budget(max_host_bytes)
+    opened = open_path(path, step)
+    _check_digest(opened, expect)
+    wishes = Wishes(mesh, like, specs, cast, strict)
+    wanted = resolve(opened.manifest, wishes, select, rename, missing, extra)
+    _warn(wanted.targets)
+    made = assemble_leaves(opened, wanted.targets, max_host_bytes=max_host_bytes)
+    leaves = wanted.kept | {t.path: v for t, v in zip(wanted.targets, made, strict=True)}
+    for alias, canonical in wanted.ties.items():
+        if canonical in leaves:
+            leaves.setdefault(alias, leaves[canonical])
+    return pytree.unflatten(wanted.structure, leaves)
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What restore will make: the tree's structure, its targets, and leaves to keep."""
+
+    structure: pytree.Structure
+    targets: tuple[Target, ...]
+    kept: dict[str, Any]
+    ties: dict[str, str]
+
+
+def _check_options(
+    cast: bool | str, missing: str, extra: str, like: Any, rename: Any
+) -> None:
+    if cast not in (False, True, "lossy"):
+        raise ValueError(f'expected cast to be a bool or "lossy", found {cast!r}')
+    if missing not in ("error", "keep"):
+        raise ValueError(f'expected missing to be "error" or "keep", found {missing!r}')
+    if extra not in ("error", "ignore"):
+        raise ValueError(f'expected extra to be "error" or "ignore", found {extra!r}')
+    if like is None and (rename or missing != "error" or extra != "error"):
+        raise ValueError("expected like= with rename=, missing= or extra=, found none")
+
+
+def _check_digest(opened: Opened, expect: str | None) -> None:
+    if expect is not None and expect != opened.digest:
+        raise Damaged(
+            f"expected the checkpoint with digest {expect}, found {opened.digest} "
+            f"- in {opened.store.url}"
+        )
+
+
+def resolve(
+    manifest: Manifest,
+    wishes: Wishes,
+    select: str | Iterable[str] | None,
+    rename: Mapping[str, str] | None,
+    missing: str,
+    extra: str,
+) -> Wanted:
+    """Match the saved leaves with the wanted ones and choose a target for each."""
+    structure = manifest.structure
+    numbers = {leaf.path: n for n, leaf in enumerate(manifest.leaves)}
+    ties = dict(structure.ties)
+    saved = numbers | {alias: numbers[path] for alias, path in ties.items()}
+    if rename:
+        renamed = pytree.rename_paths(saved, rename)
+        saved = {renamed[path]: number for path, number in saved.items()}
+        ties = {}
+    chosen = None if select is None else pytree.compile_globs(select)
+    if wishes.like is None:
+        picked = [p for p in structure.paths if chosen is None or chosen(p)]
+        picked += [p for p in ties if chosen and chosen(p) and not chosen(ties[p])]
+        wanted = structure
+        like: dict[str, Any] = {}
+    else:
+        like, wanted = pytree.flatten(wishes.like)
+        ties = dict(wanted.ties)
+        _compare(manifest, saved, like, wanted, rename, missing, extra, chosen)
+        picked = [p for p in like if p in saved and (chosen is None or chosen(p))]
+    if select is not None and not picked:
+        raise ValueError(f"expected select= to match a leaf, found none for {select!r}")
+    targets: list[Target] = []
+    wrong: list[str] = []
+    for path in picked:
+        number = saved[path]
+        leaf = manifest.leaves[number]
+        try:
+            targets.append(choose_target(number, path, leaf, wishes, like.get(path)))
+        except StructureMismatch as error:
+            wrong.append(str(error))
+    _raise_all(wrong, manifest)
+    made = set(picked)
+    kept = {path: leaf for path, leaf in like.items() if path not in made}
+    return Wanted(wanted, tuple(targets), kept, ties)
+
+
+def _compare(
+    manifest: Manifest,
+    saved: Mapping[str, int],
+    like: Mapping[str, Any],
+    wanted: pytree.Structure,
+    rename: Any,
+    missing: str,
+    extra: str,
+    chosen: Any,
+) -> None:
+    """Refuse trees that differ, listing everything wrong at once."""
+    wrong: list[str] = []
+    names = set(like) | set(wanted.ties)
+    if missing == "error":
+        wrong += [
+            f"expected a saved leaf, found none - at `{path}`"
+            for path in like
+            if path not in saved and (chosen is None or chosen(path))
+        ]
+    if extra == "error":
+        wrong += [
+            f"expected no leaf, found a saved one - at `{path}`"
+            for path in saved
+            if path not in names and (chosen is None or chosen(path))
+        ]
+    if not rename:
+        differences = pytree.compare(manifest.structure, wanted)
+        wrong += [str(d) for d in differences if d.problem == "static"]
+    _raise_all(wrong, manifest, hint='; missing="keep" and extra="ignore" allow that')
+
+
+def _raise_all(wrong: Sequence[str], manifest: Manifest, *, hint: str = "") -> None:
+    if not wrong:
+        return
+    lines = list(wrong[:_SHOWN])
+    if len(wrong) > _SHOWN:
+        lines.append(f"(+{len(wrong) - _SHOWN} more)")
+    raise StructureMismatch(
+        f"expected step {manifest.step} to match, found {len(wrong)} differences"
+        f"{hint}:\n  " + "\n  ".join(lines)
+    )
+
+
+def _warn(targets: Iterable[Target]) -> None:
+    """Say which specs did not fit, once for all leaves."""
+    found = [f"`{t.path}`: {'; '.join(t.notes)}" for t in targets if t.notes]
+    if found:
+        shown = "\n  ".join(found[:_SHOWN])
+        more = f"\n  (+{len(found) - _SHOWN} more)" if len(found) > _SHOWN else ""
+        warnings.warn(
+            "some saved layouts do not fit the mesh and were changed "
+            f"(strict=True refuses):\n  {shown}{more}",
+            UserWarning,
+            stacklevel=3,
+        )

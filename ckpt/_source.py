@@ -1,0 +1,256 @@
+"""What a leaf of the caller's tree is, and how to get the bytes of a part of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any, cast
+
+import jax
+import numpy as np
+from jax.sharding import NamedSharding, SingleDeviceSharding
+
+import layouts
+from layouts import Box, Leaf, MeshLayout, Pieces, Placement
+
+from ._errors import Unsupported
+from ._value import INLINE_BYTES, encode_value
+
+_PLAIN = {
+    bool: "bool",
+    int: "int",
+    float: "float",
+    complex: "complex",
+    str: "str",
+    bytes: "bytes",
+}
+
+
+Held = dict[tuple[int, ...], np.ndarray[Any, Any]]
+"""Copies of the local pieces of an array, by their start."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A leaf as it will be saved, without a store yet, and the array it comes from."""
+
+    leaf: Leaf
+    pieces: Pieces | None = None
+    array: Any = None
+
+    def fetch(self, box: Box) -> np.ndarray[Any, Any]:
+        """Return the values of a box, which lies in one piece, in host memory.
+
+        On CPU devices this is a view of the device's buffer: valid until the caller
+        may touch the array again.
+        """
+        if isinstance(self.array, dict):
+            return self._held(cast(Held, self.array), box)
+        if isinstance(self.array, np.ndarray):
+            part = cast("np.ndarray[Any, Any]", self.array)[box.slices]
+            native = self.leaf.numpy_dtype
+            return part if part.dtype == native else part.astype(native)
+        array = cast(jax.Array, self.array)
+        if cast(Pieces, self.pieces).piece == array.shape:
+            return host_view(array.addressable_data(0), box)
+        start, inside = self._piece_of(box)
+        number = _local_shards(array.sharding, array.shape)[start]
+        return host_view(array.addressable_data(number), inside)
+
+    def _piece_of(self, box: Box) -> tuple[tuple[int, ...], Box]:
+        """Return the start of the piece a box lies in, and the box relative to it."""
+        piece = cast(Pieces, self.pieces).piece
+        start = tuple(a // max(p, 1) * p for a, p in zip(box.start, piece, strict=True))
+        inside = tuple(a - b for a, b in zip(box.start, start, strict=True))
+        return start, Box(inside, box.shape)
+
+    def _held(self, held: Held, box: Box) -> np.ndarray[Any, Any]:
+        start, inside = self._piece_of(box)
+        return held[start][inside.slices]
+
+    def hold(self) -> Source:
+        """Return the source with its local pieces copied to host memory.
+
+        The caller may then donate, delete or mutate the array it came from.
+        """
+        if self.array is None or self.pieces is None:
+            return self
+        if isinstance(self.array, np.ndarray):
+            return replace(self, array=np.array(self.fetch(layouts.whole(self.leaf.shape))))
+        array = cast(jax.Array, self.array)
+        piece = self.pieces.piece
+        if piece == array.shape:
+            starts = {(0,) * len(piece): 0}
+        else:
+            starts = _local_shards(array.sharding, array.shape)
+        held = {
+            start: np.array(host_view(array.addressable_data(number), layouts.whole(piece)))
+            for start, number in starts.items()
+        }
+        return replace(self, array=held)
+
+
+def host_view(data: jax.Array, box: Box) -> np.ndarray[Any, Any]:
+    """Return a box of a single-device array in host memory.
+
+    No copy is left behind on the caller's array: numpy caches one on arrays that
+    are not in host memory, so those are read through a fresh array or a slice.
+    """
+    if next(iter(data.devices())).platform == "cpu":
+        view = np.asarray(data)
+        return view if box.shape == data.shape else view[box.slices]
+    if box.shape == data.shape:
+        fresh = jax.make_array_from_single_device_arrays(
+            data.shape, data.sharding, [data]
+        )
+    else:
+        fresh = jax.lax.dynamic_slice(data, box.start, box.shape)
+    fresh.copy_to_host_async()
+    return np.asarray(fresh)
+
+
+@lru_cache(maxsize=4096)
+def _local_shards(sharding: Any, shape: tuple[int, ...]) -> dict[tuple[int, ...], int]:
+    """Return, for each local piece's start, the number of an addressable shard.
+
+    The map of indices iterates in the order in which `addressable_data` counts.
+    """
+    starts: dict[tuple[int, ...], int] = {}
+    indices = sharding.addressable_devices_indices_map(shape)
+    for number, index in enumerate(indices.values()):
+        starts.setdefault(layouts.box_of_index(index, shape).start, number)
+    return starts
+
+
+def describe_leaf(path: str, value: Any, mesh: MeshLayout | None) -> Source:
+    """Return how a leaf will be saved, or refuse it, naming its path."""
+    if isinstance(value, jax.Array):
+        return _describe_jax(path, value, mesh)
+    if isinstance(value, np.generic):
+        array = np.asarray(value)
+        return _describe_numpy(path, array, "numpy_scalar", mesh)
+    if isinstance(value, np.ndarray):
+        array = cast("np.ndarray[Any, Any]", value)
+        if type(array) not in (np.ndarray, np.memmap):
+            raise Unsupported(
+                f"expected a plain numpy array, found {type(array).__name__} "
+                f"- at `{path}`: save np.asarray of it"
+            )
+        return _describe_numpy(path, array, "numpy", mesh)
+    kind = _PLAIN.get(type(value))
+    if kind is None:
+        raise Unsupported(
+            f"expected an array or a Python scalar, str or bytes, found "
+            f"{type(value).__module__}.{type(value).__qualname__} - at `{path}`"
+        )
+    return _describe_plain(path, kind, value)
+
+
+def _describe_plain(path: str, kind: str, value: Any) -> Source:
+    if kind == "str":
+        try:
+            data = value.encode()
+        except UnicodeEncodeError:
+            raise Unsupported(
+                f"expected text of Unicode characters, found a lone surrogate "
+                f"- at `{path}`"
+            ) from None
+    else:
+        data = value if kind == "bytes" else b""
+    if len(data) <= INLINE_BYTES:
+        return Source(Leaf(path, kind, value=encode_value(value)))
+    array = np.frombuffer(data, np.uint8)
+    leaf = Leaf(path, kind, "uint8", array.shape)
+    return Source(leaf, Pieces(array.shape), array)
+
+
+def _describe_numpy(
+    path: str, array: np.ndarray[Any, Any], kind: str, mesh: MeshLayout | None
+) -> Source:
+    name = layouts.name_of(array.dtype)
+    if name is None:
+        raise Unsupported(
+            f"expected a dtype that JAX has, found {array.dtype} - at `{path}`: "
+            "convert it, or keep it out of the tree"
+        )
+    leaf = Leaf(path, kind, name, array.shape, _replicated(mesh, array.ndim))
+    return Source(leaf, Pieces(array.shape), array)
+
+
+def _replicated(mesh: MeshLayout | None, rank: int) -> Placement | None:
+    return None if mesh is None else Placement(mesh, ((),) * rank)
+
+
+def _describe_jax(path: str, array: jax.Array, mesh: MeshLayout | None) -> Source:
+    if isinstance(array, jax.core.Tracer):
+        raise Unsupported(
+            f"expected a concrete array, found a tracer - at `{path}`: "
+            "save outside jit and other transformations"
+        )
+    if array.is_deleted():
+        raise Unsupported(
+            f"expected a live array, found a deleted or donated one - at `{path}`"
+        )
+    impl = None
+    if jax.dtypes.issubdtype(array.dtype, jax.dtypes.prng_key):
+        impl = str(jax.random.key_impl(array))
+        array = jax.random.key_data(array)
+    name = layouts.name_of(np.dtype(array.dtype))
+    if name is None:
+        raise Unsupported(
+            f"expected a dtype that checkpoints hold, found {array.dtype} - at `{path}`"
+        )
+    placement, piece = _place(path, array, mesh)
+    leaf = Leaf(
+        path,
+        "jax" if impl is None else "key",
+        name,
+        array.shape,
+        placement,
+        weak=bool(array.weak_type),
+        impl=impl,
+    )
+    return Source(leaf, piece, array)
+
+
+def _place(
+    path: str, array: jax.Array, mesh: MeshLayout | None
+) -> tuple[Placement | None, Pieces]:
+    sharding, shape = array.sharding, array.shape
+    if isinstance(sharding, SingleDeviceSharding):
+        found = _replicated(mesh, len(shape))
+        kind = _memory(sharding.memory_kind)
+        if kind is not None:
+            found = replace(found or Placement(None, None), memory=kind)
+        return found, Pieces(shape, None)
+    if isinstance(sharding, NamedSharding):
+        if getattr(sharding.spec, "unreduced", None):
+            raise Unsupported(
+                f"expected a reduced array, found {sharding.spec} - at `{path}`: "
+                "reduce it (jax.reshard to a spec without `unreduced`) before saving"
+            )
+        spec = layouts.spec_of(sharding.spec, len(shape))
+        laid = layouts.mesh_layout(sharding.mesh)
+        placement = Placement(laid, spec, _memory(sharding.memory_kind))
+        return placement, Pieces(sharding.shard_shape(shape), None)
+    return Placement(None, None, _memory(sharding.memory_kind)), _even(path, array)
+
+
+def _memory(kind: str | None) -> str | None:
+    """Return a memory kind worth recording: not the default, device memory."""
+    return None if kind in (None, "device") else kind
+
+
+def _even(path: str, array: jax.Array) -> Pieces:
+    """Return the pieces of a sharding that is not a named one, if they are even."""
+    boxes = {
+        layouts.box_of_index(index, array.shape)
+        for index in array.sharding.devices_indices_map(array.shape).values()
+    }
+    piece = max(box.shape for box in boxes)
+    grid = layouts.Grid(array.shape, piece)
+    if {grid.box(grid.coordinates(n)) for n in range(grid.length)} != boxes:
+        raise Unsupported(
+            f"expected an even sharding, found {array.sharding} - at `{path}`"
+        )
+    return Pieces(piece, None)

@@ -1,0 +1,278 @@
+"""What each restored leaf becomes, and where it goes: the table of meanings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+import jax
+import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec, SingleDeviceSharding
+
+import layouts
+import pytree
+from layouts import Leaf, Spec
+
+from ._cast import is_lossless
+from ._checkpoint import describe, key_dtype, key_shape, partition_spec
+from ._errors import StructureMismatch, Unsupported
+
+SpecRule = Callable[[str, tuple[int, ...], PartitionSpec], Any]
+Specs = SpecRule | Mapping[str, Any]
+
+_SCALARS = {"int": int, "float": float, "bool": bool, "complex": complex}
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What one leaf becomes.
+
+    `kind` is "jax", "key", "numpy", "numpy_scalar" or a Python type's name; `dtype`
+    is that of the values (of the key data for keys); `laid` the mesh and spec, for
+    plans on meshes without devices; `sharding` where a jax array goes, None: nowhere.
+    """
+
+    number: int
+    path: str
+    kind: str
+    dtype: np.dtype[Any] | None
+    laid: tuple[layouts.MeshLayout, Spec] | None = None
+    sharding: Any = None
+    weak: bool = False
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """What the caller of restore or plan asked for, beside the path."""
+
+    mesh: Any = None
+    like: Any = None
+    specs: Specs | None = None
+    cast: bool | str = False
+    strict: bool = False
+
+
+def choose_target(number: int, path: str, leaf: Leaf, wishes: Wishes, like: Any) -> Target:
+    """Return what a leaf becomes; StructureMismatch or Unsupported if it cannot.
+
+    `like` is the caller's leaf at this path, or None.
+    """
+    kind, dtype, weak = _kind(path, leaf, wishes, like)
+    found = Target(number, path, kind, dtype, weak=weak)
+    if kind not in ("jax", "key"):
+        return found
+    found = _place(found, leaf, wishes, like)
+    if found.sharding is None and found.laid is None:
+        # Nowhere to go: numpy, except keys, which numpy cannot hold.
+        return replace(found, kind="key" if kind == "key" else "numpy")
+    _check_narrowing(found, leaf)
+    return found
+
+
+def _kind(
+    path: str, leaf: Leaf, wishes: Wishes, like: Any
+) -> tuple[str, np.dtype[Any] | None, bool]:
+    saved = leaf.numpy_dtype if leaf.store is not None else None
+    if like is None:
+        return leaf.kind, saved, leaf.weak
+    wanted = like_kind(like)
+    if leaf.kind in ("str", "bytes") or wanted in ("str", "bytes"):
+        if wanted != leaf.kind:
+            raise mismatch(path, _type_name(like), describe(leaf))
+        return leaf.kind, saved, False
+    if (wanted == "key") != (leaf.kind == "key"):
+        raise mismatch(path, _describe_like(like), describe(leaf))
+    if wanted == "key":
+        if tuple(like.shape) != key_shape(leaf) or like.dtype != key_dtype(leaf):
+            raise mismatch(path, _describe_like(like), describe(leaf))
+        return "key", saved, False
+    if wanted in _SCALARS:
+        return _scalar_kind(path, leaf, wanted, wishes, like)
+    shape = () if leaf.store is None else leaf.shape
+    if tuple(like.shape) != shape:
+        raise mismatch(path, _describe_like(like), describe(leaf))
+    dtype = np.dtype(like.dtype)
+    _check_cast(path, leaf, dtype, wishes)
+    weak = bool(getattr(like, "weak_type", False))
+    return wanted, dtype, weak if saved is None or dtype == saved else False
+
+
+def _scalar_kind(
+    path: str, leaf: Leaf, wanted: str, wishes: Wishes, like: Any
+) -> tuple[str, np.dtype[Any] | None, bool]:
+    """A Python scalar from a Python scalar or a 0-d array of the same kind."""
+    if leaf.store is None:
+        lossless = leaf.kind == wanted
+    else:
+        family = {"b": "bool", "i": "int", "u": "int", "c": "complex"}
+        found = family.get(leaf.numpy_dtype.kind, "float")
+        lossless = leaf.shape == () and found == wanted
+    if not lossless:
+        raise mismatch(path, _type_name(like), describe(leaf))
+    return wanted, None, False
+
+
+def like_kind(like: Any) -> str:
+    """Return which kind of leaf the caller's leaf is."""
+    if isinstance(like, (jax.Array, jax.ShapeDtypeStruct)) or (
+        hasattr(like, "shape")
+        and hasattr(like, "dtype")
+        and not isinstance(like, (np.ndarray, np.generic))
+    ):
+        is_key = jax.dtypes.issubdtype(like.dtype, jax.dtypes.prng_key)
+        return "key" if is_key else "jax"
+    if isinstance(like, np.generic):
+        return "numpy_scalar"
+    if isinstance(like, np.ndarray):
+        return "numpy"
+    for name in ("bool", "int", "float", "complex", "str", "bytes"):
+        if type(like).__name__ == name:
+            return name
+    raise TypeError(
+        f"expected arrays, ShapeDtypeStructs or Python scalars in like=, "
+        f"found {_type_name(like)}"
+    )
+
+
+def mismatch(path: str, expected: str, found: str) -> StructureMismatch:
+    """Return the error for a leaf that is not what `like` says."""
+    return StructureMismatch(f"expected {expected}, found {found} - at `{path}`")
+
+
+def _type_name(value: Any) -> str:
+    return type(value).__qualname__
+
+
+def _describe_like(like: Any) -> str:
+    if not hasattr(like, "shape"):
+        return _type_name(like)
+    return f"{like.dtype}[{','.join(map(str, like.shape))}]"
+
+
+def _check_cast(path: str, leaf: Leaf, dtype: np.dtype[Any], wishes: Wishes) -> None:
+    if leaf.store is None:
+        saved = {"int": "int64", "float": "float64", "bool": "bool"}
+        name = saved.get(leaf.kind, "complex128")
+        # A Python scalar has no width: it fits where its value does.
+        if not _fits(leaf, dtype):
+            raise mismatch(path, f"{dtype}[]", describe(leaf))
+        del name
+        return
+    if dtype == leaf.numpy_dtype:
+        return
+    if layouts.name_of(dtype) is None:
+        raise mismatch(path, f"a dtype that checkpoints hold, not {dtype}", describe(leaf))
+    lossless = is_lossless(leaf.numpy_dtype, dtype)
+    if wishes.cast == "lossy" or (wishes.cast and lossless):
+        return
+    hint = "pass cast=True to convert" if lossless else 'cast="lossy" would lose values'
+    shape = ",".join(map(str, leaf.shape))
+    raise StructureMismatch(
+        f"expected {dtype}[{shape}], found {describe(leaf)} - at `{path}`: {hint}"
+    )
+
+
+def _fits(leaf: Leaf, dtype: np.dtype[Any]) -> bool:
+    from ._checkpoint import decode_leaf_value
+
+    value = decode_leaf_value(leaf)
+    try:
+        with np.errstate(all="ignore"):
+            back = np.asarray(value).astype(dtype).item()
+    except (OverflowError, ValueError):
+        return False
+    return bool(back == value) or value != value
+
+
+def _place(target: Target, leaf: Leaf, wishes: Wishes, like: Any) -> Target:
+    """Find where a jax leaf goes: like's sharding, else specs, else the saved spec."""
+    sharding = getattr(like, "sharding", None)
+    rank = len(leaf.shape)
+    if isinstance(sharding, NamedSharding) and _has_devices(sharding.mesh):
+        if wishes.mesh is not None and sharding.mesh != wishes.mesh:
+            raise ValueError(
+                f"expected like= on the mesh given, found `{target.path}` on "
+                f"{layouts.mesh_layout(sharding.mesh)}: give one mesh"
+            )
+        spec = layouts.spec_of(sharding.spec, rank)
+        laid = layouts.mesh_layout(sharding.mesh), spec
+        return replace(target, sharding=sharding, laid=laid)
+    if wishes.mesh is None:
+        if sharding is not None and not isinstance(sharding, NamedSharding):
+            return replace(target, sharding=sharding)
+        if wishes.specs is not None:
+            raise ValueError("expected mesh= with specs=, found none")
+        return target
+    return _lay(target, leaf, wishes)
+
+
+def _has_devices(mesh: Any) -> bool:
+    return isinstance(mesh, jax.sharding.Mesh)
+
+
+def _lay(target: Target, leaf: Leaf, wishes: Wishes) -> Target:
+    rank, mesh = len(leaf.shape), layouts.mesh_layout(wishes.mesh)
+    placement = leaf.placement
+    saved = placement.spec if placement and placement.spec is not None else ((),) * rank
+    chosen = _chosen_spec(target.path, leaf, saved, wishes.specs)
+    if chosen is None:
+        laid = layouts.relay_spec(saved, leaf.shape, mesh)
+        spec, notes = laid.spec, laid.dropped
+    else:
+        spec, notes = layouts.spec_of(chosen, rank), ()
+        fixed = layouts.relay_spec(spec, leaf.shape, mesh)
+        if fixed.dropped:
+            raise ValueError(
+                f"expected specs= to fit {mesh}, found {layouts.format_spec(spec)} for "
+                f"`{target.path}` of shape {leaf.shape}: {'; '.join(fixed.dropped)}"
+            )
+    if notes and wishes.strict:
+        raise StructureMismatch(
+            f"expected {layouts.format_spec(saved)} to fit {mesh}, found: "
+            f"{'; '.join(notes)} - at `{target.path}`: pass specs=, or strict=False"
+        )
+    sharding = None
+    if _has_devices(wishes.mesh):
+        memory = placement.memory if placement else None
+        sharding, more = _sharding(wishes.mesh, spec, memory)
+        notes += more
+    return replace(target, laid=(mesh, spec), sharding=sharding, notes=notes)
+
+
+def _chosen_spec(path: str, leaf: Leaf, saved: Spec, specs: Specs | None) -> Any:
+    if specs is None:
+        return None
+    if isinstance(specs, Mapping):
+        globs = cast("Mapping[str, Any]", specs)
+        return next((s for glob, s in globs.items() if pytree.match(glob, path)), None)
+    shape = key_shape(leaf) if leaf.kind == "key" else leaf.shape
+    return specs(path, shape, partition_spec(saved[: len(shape)]))
+
+
+def _sharding(mesh: Any, spec: Spec, memory: str | None) -> tuple[Any, tuple[str, ...]]:
+    plain = NamedSharding(mesh, partition_spec(spec))
+    if memory is None:
+        return plain, ()
+    device = next(iter(mesh.devices.flat))
+    if memory in {m.kind for m in device.addressable_memories()}:
+        return plain.with_memory_kind(memory), ()
+    return plain, (f"no memory kind {memory!r} here, device memory instead",)
+
+
+def _check_narrowing(target: Target, leaf: Leaf) -> None:
+    dtype = target.dtype
+    if dtype is None or target.kind == "key":
+        return
+    if jax.dtypes.canonicalize_dtype(dtype) != dtype:
+        raise Unsupported(
+            f"expected a dtype that JAX keeps, found {describe(leaf)}, which JAX would "
+            f"narrow to {jax.dtypes.canonicalize_dtype(dtype)} - at `{target.path}`: "
+            "set jax_enable_x64, cast it, or restore it as numpy"
+        )
+
+
+def default_sharding() -> SingleDeviceSharding:
+    """Return where typed keys go when nothing says where."""
+    return SingleDeviceSharding(jax.local_devices()[0])
