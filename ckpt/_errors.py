@@ -1,0 +1,122 @@
+"""What can go wrong with a checkpoint, in one tree.
+
+CkptError
+    NotFound             no such run, step, checkpoint, leaf or object
+    Damaged              stored bytes are not the bytes that were written
+    StructureMismatch    the checkpoint and what is asked for differ
+    Unsupported          something this version cannot store, read or promise
+    Untrusted            a checkpoint breaks a rule that honest ones never break
+    LimitExceeded        a limit on size, depth or count, checked before allocation
+    StepExists           the step is committed already
+    CommitUnknown        the commit may or may not have happened
+    BarrierTimeout       other processes did not arrive in time
+    StoreError           the disk or the object store refused or failed
+
+Wrong arguments are ValueError or TypeError, raised before any I/O.
+"""
+
+from __future__ import annotations
+
+
+class CkptError(Exception):
+    """Catches everything that a checkpoint or its storage can do wrong.
+
+    Each subclass says what failed; the message says where and what to do.
+    """
+
+    __module__ = "ckpt"
+
+
+class NotFound(CkptError):
+    """The run, step, checkpoint, leaf or object that was named is not there.
+
+    Nothing was changed; another name, or a later time, may succeed.
+    """
+
+    __module__ = "ckpt"
+
+
+class Damaged(CkptError):
+    """Stored bytes are missing, truncated or not those that were written.
+
+    The message names the leaf and the object; no value is returned in their place.
+    """
+
+    __module__ = "ckpt"
+
+
+class StructureMismatch(CkptError):
+    """The saved tree and the wanted one differ in paths, shapes, dtypes or statics.
+
+    The message lists every difference at once, up to a cap.
+    """
+
+    __module__ = "ckpt"
+
+
+class Unsupported(CkptError):
+    """A value, feature or file system that cannot be handled faithfully here.
+
+    It is refused instead of being approximated.
+    """
+
+    __module__ = "ckpt"
+
+
+class Untrusted(CkptError):
+    """A checkpoint holds what no honest writer makes, such as a link or `..`.
+
+    It is refused before anything it points to is touched.
+    """
+
+    __module__ = "ckpt"
+
+
+class LimitExceeded(CkptError):
+    """A size, depth or count passes its limit.
+
+    Limits are checked before memory is allocated.
+    """
+
+    __module__ = "ckpt"
+
+
+class StepExists(CkptError):
+    """The step is committed already.
+
+    The committed checkpoint is as it was; `overwrite=True` replaces it.
+    """
+
+    __module__ = "ckpt"
+
+
+class CommitUnknown(CkptError):
+    """The commit record was sent, and whether it took effect could not be read back.
+
+    Ask `steps()` later: the step is there, complete, or it is not.
+    """
+
+    __module__ = "ckpt"
+
+
+class BarrierTimeout(CkptError):
+    """Some processes of the job did not arrive before the deadline.
+
+    The message names them; nothing was committed.
+    """
+
+    __module__ = "ckpt"
+
+
+class StoreError(CkptError):
+    """The disk or object store failed, refused, or did not answer in time.
+
+    `unknown` is True when the change may have happened, or may still happen.
+    """
+
+    __module__ = "ckpt"
+
+    def __init__(self, message: str, *, unknown: bool = False) -> None:
+        """Make the error of one failed request."""
+        super().__init__(message)
+        self.unknown = unknown

@@ -1,0 +1,374 @@
+"""Objects as plain files: what to do in which order so that it holds.
+
+On Linux each method keeps what `Store` says of it. macOS is asked for F_FULLFSYNC.
+Windows has no folder fsync and no pwritev: importing and restoring work there, and
+nothing is promised about power cuts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import secrets
+import stat
+from collections.abc import Generator, Iterable
+from dataclasses import dataclass
+from functools import partial
+
+from . import _place as place
+from ._errors import (
+    CkptError,
+    LimitExceeded,
+    NotFound,
+    StoreError,
+    Unsupported,
+    Untrusted,
+)
+from ._local_file import LocalReader, LocalWriter
+from ._place import Place
+from ._store import check_name, check_prefix
+
+_NO_LINK = {
+    errno.EPERM,
+    errno.ENOTSUP,
+    errno.EOPNOTSUPP,
+    errno.EMLINK,
+    errno.ENOSYS,
+}
+_ADVICE = {
+    errno.ENOSPC: "Free some space and try again.",
+    errno.EDQUOT: "Free some of the quota and try again.",
+    errno.EACCES: "Check the permissions there.",
+    errno.EPERM: "Check the permissions there.",
+    errno.EROFS: "Mount it writable, or choose another path.",
+    errno.EIO: "Check the disk before you trust what is on it.",
+    errno.EEXIST: "Objects are written once: choose another name.",
+    errno.ENOENT: "Make its folder first.",
+    errno.EMFILE: "Raise the limit on open files (ulimit -n).",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class LocalStore:
+    """A folder on a mounted file system; `root` is the caller's, links and all.
+
+    Below `root` no link is followed. `durable=False` leaves out every fsync: it exists
+    for the tests that show what fsync is for.
+    """
+
+    root: str
+    within: str = ""
+    durable: bool = True
+
+    @property
+    def url(self) -> str:
+        return os.path.join(self.root, self.within) if self.within else self.root
+
+    @property
+    def parallel(self) -> int:
+        return max(2, os.cpu_count() or 2)
+
+    def read(self, name: str, *, limit: int) -> bytes:
+        with self.open(name) as reader:
+            if reader.size > limit:
+                raise LimitExceeded(
+                    f"Expected at most {limit:,} bytes, found {reader.size:,} - at "
+                    f"`{name}` in {self.url}. Raise the limit if you trust it."
+                )
+            data = bytearray(reader.size)
+            reader.read_into(0, data)
+        return bytes(data)
+
+    def open(self, name: str) -> LocalReader:
+        check_name(name)
+        try:
+            with self._entered(name) as (at, leaf):
+                fd = place.open_file(at, leaf)
+        except OSError as error:
+            raise self._explain_read(error, name) from error
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode):
+            os.close(fd)
+            raise self._refuse(name)
+        return LocalReader(
+            fd,
+            size=status.st_size,
+            where=f"`{name}` in {self.url}",
+            explain=partial(self._explain_read, name=name),
+        )
+
+    def write(self, name: str, *, size: int | None) -> LocalWriter:
+        check_name(name)
+        explain = partial(self._explain, name=name)
+        try:
+            with self._entered(name) as (at, leaf):
+                fd = place.make_file(at, leaf)
+        except OSError as error:
+            raise explain(error) from error
+        return LocalWriter(
+            fd,
+            size=size,
+            durable=self.durable,
+            discard=partial(self._discard, name),
+            explain=explain,
+        )
+
+    def create(self, name: str, data: bytes) -> bool:
+        check_name(name)
+        sent = False
+        try:
+            with self._entered(name) as (at, leaf), place.lock_folder(at) as locked:
+                if place.find(at, leaf):
+                    return False
+                temporary = self._write_temporary(at, leaf, data, locked=locked)
+                sent = True
+                try:
+                    created = self._link(at, temporary, leaf, data)
+                finally:
+                    # A name left over is harmless: the next writer removes it.
+                    with contextlib.suppress(OSError):
+                        place.unlink(at, temporary)
+                if created:
+                    self._sync(at)
+                return created
+        except OSError as error:
+            raise self._explain(error, name, unknown=sent) from error
+
+    def replace(self, name: str, data: bytes, *, expected: bytes) -> bool:
+        check_name(name)
+        sent = False
+        try:
+            with self._entered(name) as (at, leaf), place.lock_folder(at) as locked:
+                if not locked:
+                    raise Unsupported(
+                        "Expected a file system that can lock a folder (flock), found "
+                        f"none - at `{name}` in {self.url}. Nothing was changed: write "
+                        "under a new name instead."
+                    )
+                if not self._equals(name, expected):
+                    return False
+                temporary = self._write_temporary(at, leaf, data, locked=True)
+                sent = True
+                try:
+                    place.rename(at, temporary, leaf)
+                except OSError:
+                    with contextlib.suppress(OSError):
+                        place.unlink(at, temporary)
+                    raise
+                self._sync(at)
+                return True
+        except OSError as error:
+            raise self._explain(error, name, unknown=sent) from error
+
+    def remove(self, name: str) -> bool:
+        check_name(name)
+        sent = False
+        try:
+            with self._entered(name) as (at, leaf), place.lock_folder(at):
+                sent = removed = True
+                try:
+                    place.unlink(at, leaf)
+                except FileNotFoundError:
+                    removed = False
+                # Also when it was absent: whoever removed it may have been killed
+                # before this, and what the caller removes next relies on it.
+                self._sync(at)
+                return removed
+        except OSError as error:
+            if self._is_absent(error, name):
+                return False
+            raise self._explain(error, name, unknown=sent) from error
+
+    def remove_tree(self, prefix: str) -> int:
+        check_name(prefix)
+        freed = 0
+        try:
+            with self._entered(prefix) as (at, leaf):
+                status = place.find(at, leaf)
+                if status and stat.S_ISDIR(status.st_mode):
+                    freed = place.remove_folder(at, leaf)
+                elif status and stat.S_ISLNK(status.st_mode):
+                    place.unlink(at, leaf)
+                self._sync(at)
+        except OSError as error:
+            if not self._is_absent(error, prefix):
+                raise self._explain(error, prefix, unknown=True) from error
+        return freed
+
+    def list(self, prefix: str) -> list[str]:
+        parts = self._split(check_prefix(prefix))
+        found: list[str] = []
+        try:
+            with place.entered(self.root, parts) as at:
+                place.list_files(at, f"{prefix}/" if prefix else "", found)
+        except OSError as error:
+            if not self._is_absent(error, prefix):
+                raise self._explain_read(error, prefix) from error
+        return sorted(found)
+
+    def size(self, name: str) -> int | None:
+        check_name(name)
+        try:
+            with self._entered(name) as (at, leaf):
+                status = place.find(at, leaf)
+        except OSError as error:
+            if self._is_absent(error, name):
+                return None
+            raise self._explain_read(error, name) from error
+        if status and not stat.S_ISREG(status.st_mode):
+            raise self._refuse(name)
+        return status.st_size if status else None
+
+    def make_folders(self, names: Iterable[str]) -> None:
+        # Parents are synced whether or not this call made the entry: a process killed
+        # between its mkdir and its fsync leaves an entry that is seen but not durable.
+        # As a level is synced before the next is begun, above the deepest folder that
+        # exists only that folder's own entry can be in doubt.
+        children: dict[tuple[str, ...], set[str]] = {}
+        for name in names:
+            parts = self._split(check_prefix(name))
+            for depth, part in enumerate(parts):
+                children.setdefault(tuple(parts[:depth]), set()).add(part)
+        parent: tuple[str, ...] = ()
+        try:
+            self._make_root()
+            for parent in sorted(children, key=len):
+                with place.entered(self.root, parent) as at:
+                    for leaf in sorted(children[parent]):
+                        place.make_folder(at, leaf)
+                    self._sync(at)
+        except OSError as error:
+            raise self._explain(error, "/".join(parent)) from error
+
+    def sync_folders(self, names: Iterable[str]) -> None:
+        for name in names:
+            try:
+                with place.entered(self.root, self._split(check_prefix(name))) as at:
+                    self._sync(at)
+            except OSError as error:
+                raise self._explain(error, name) from error
+
+    def child(self, name: str) -> LocalStore:
+        within = "/".join(self._split(check_name(name)))
+        return LocalStore(self.root, within, durable=self.durable)
+
+    def _split(self, name: str) -> list[str]:
+        return [part for part in (*self.within.split("/"), *name.split("/")) if part]
+
+    @contextlib.contextmanager
+    def _entered(self, name: str) -> Generator[tuple[Place, str]]:
+        *parts, leaf = self._split(name)
+        with place.entered(self.root, parts) as at:
+            yield at, leaf
+
+    def _sync(self, at: Place) -> None:
+        if self.durable:
+            place.sync_folder(at)
+
+    def _make_root(self) -> None:
+        missing: list[str] = []
+        path = self.root
+        while not os.path.isdir(path) and path != os.path.dirname(path):
+            missing.append(path)
+            path = os.path.dirname(path)
+        # Nobody but its owner can read the folder above a home, say; an entry that
+        # was there before us is then their promise, not ours.
+        with contextlib.suppress(PermissionError):
+            self._sync_path(os.path.dirname(path))
+        for path in reversed(missing):
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(path)
+            self._sync_path(os.path.dirname(path))
+
+    def _sync_path(self, path: str) -> None:
+        with place.entered(path, ()) as at:
+            self._sync(at)
+
+    def _write_temporary(
+        self, at: Place, leaf: str, data: bytes, *, locked: bool
+    ) -> str:
+        if not locked:
+            # Two writers may be here at once: each needs a name of its own.
+            temporary = f"{leaf}.{secrets.token_hex(8)}.tmp"
+        else:
+            temporary = f"{leaf}.tmp"
+            with contextlib.suppress(FileNotFoundError):
+                place.unlink(at, temporary)
+        place.write_file(at, temporary, data, durable=self.durable)
+        return temporary
+
+    def _link(self, at: Place, temporary: str, leaf: str, data: bytes) -> bool:
+        try:
+            place.link(at, temporary, leaf)
+        except FileExistsError:
+            return False
+        except OSError as error:
+            if error.errno not in _NO_LINK:
+                raise
+            # FAT and some FUSE file systems: still create-only, but a kill during the
+            # write leaves a part of the data, which the reader's checksum must catch.
+            try:
+                place.write_file(at, leaf, data, durable=self.durable)
+            except FileExistsError:
+                return False
+        return True
+
+    def _equals(self, name: str, expected: bytes) -> bool:
+        try:
+            with self.open(name) as reader:
+                if reader.size != len(expected):
+                    return False
+                present = bytearray(reader.size)
+                reader.read_into(0, present)
+        except NotFound:
+            return False
+        return bytes(present) == expected
+
+    def _discard(self, name: str) -> None:
+        with self._entered(name) as (at, leaf):
+            place.unlink(at, leaf)
+
+    def _is_absent(self, error: OSError, name: str) -> bool:
+        if error.errno == errno.ENOTDIR:
+            return not self._holds_link(name)
+        return error.errno == errno.ENOENT
+
+    def _holds_link(self, name: str) -> bool:
+        path = self.root
+        for part in self._split(name):
+            path = os.path.join(path, part)
+            if os.path.lexists(path) and place.is_link(os.lstat(path)):
+                return True
+        return False
+
+    def _refuse(self, name: str) -> Untrusted:
+        return Untrusted(
+            "Expected a regular file, found a link, folder, pipe or device - at "
+            f"`{name}` in {self.url}. No checkpoint contains one: copy the files in."
+        )
+
+    def _explain_read(self, error: OSError, name: str) -> CkptError:
+        if self._is_absent(error, name):
+            return NotFound(
+                f"Expected an object, found none - at `{name}` in {self.url}."
+            )
+        return self._explain(error, name)
+
+    def _explain(
+        self, error: OSError, name: str, *, unknown: bool = False
+    ) -> CkptError:
+        # ENXIO is what opening a socket says.
+        if error.errno == errno.ENXIO or (
+            error.errno in (errno.ELOOP, errno.ENOTDIR) and self._holds_link(name)
+        ):
+            return self._refuse(name)
+        reason = error.strerror or type(error).__name__
+        advice = _ADVICE.get(error.errno or 0, "")
+        if unknown:
+            advice = f"Whether it was done is not known. {advice}"
+        return StoreError(
+            f"Expected the file system to do as asked, found: {reason} - at `{name}` "
+            f"in {self.url}. {advice}".rstrip(),
+            unknown=unknown,
+        )
