@@ -41,4 +41,6 @@ def _unflatten(_: object, __: object) -> Absent:
     return ABSENT
 
 
-jax.tree_util.register_pytree_node(Absent, _flatten, _unflatten)
+jax.tree_util.register_pytree_node(  # pyright: ignore[reportUnknownMemberType]
+    Absent, _flatten, _unflatten
+)

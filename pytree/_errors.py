@@ -17,4 +17,6 @@ class InvalidStructure(ValueError):
 
 def at(path: str) -> str:
     """Return how a message names the leaf or node at a path."""
-    return f"at `{path}`" if path else "at the root"
+    if not path:
+        return "at the root"
+    return f"at `{path}`" if len(path) <= 500 else f"at `{path[:400]}...{path[-90:]}`"

@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 from collections import OrderedDict, defaultdict
 from collections.abc import Iterable
-from typing import Any
+from functools import partial
+from typing import Any, cast
 
 import jax
 import jax.tree_util as jtu
@@ -59,18 +60,17 @@ class _Walker:
         self.leaf_types: dict[type, bool] = {}
 
     def walk(self, tree: Any, path: str, depth: int) -> Node | int:
-        kind = type(tree)
+        kind = cast(type[object], type(tree))
         if kind in self.leaf_types:
             return self._add_leaf(tree, path)
         if tree is None:
             return NONE
         if kind is Absent:
             return ABSENT_NODE
-        if depth > _DEPTH or id(tree) in self.above:
-            found = "a deeper one" if depth > _DEPTH else "one that contains itself"
+        if id(tree) in self.above:
             raise UnsupportedTree(
-                f"Expected a tree of at most {_DEPTH} levels, found {found} - "
-                f"{at(path[:500])}. Save what is below by itself."
+                "Expected a tree, found a container that contains itself - "
+                f"{at(path)}. Take it out."
             )
         self.above.add(id(tree))
         node = self._walk_container(tree, path, depth)
@@ -88,7 +88,7 @@ class _Walker:
         return number
 
     def _walk_container(self, tree: Any, path: str, depth: int) -> Node | int:
-        kind = type(tree)
+        kind = cast(type[object], type(tree))
         if kind is dict or kind is OrderedDict:
             keys = tuple(tree)
             children = self._walk_children(keys, tree.values(), path, depth)
@@ -109,7 +109,7 @@ class _Walker:
                 keys,
                 name_of(kind),
                 static,
-                lambda items: defaultdict(factory, zip(keys, items, strict=True)),
+                partial(_build_defaultdict, factory, keys),
             )
         if kind is Record:
             return self._walk_record(tree, path, depth)
@@ -119,21 +119,18 @@ class _Walker:
         tag, items = open_record(record)
         children = self._walk_children(tag.keys, items, path, depth)
         node = Node(tag.kind, children, tag.keys, tag.type, tag.static)
-        return dataclasses.replace(node, build=lambda items: make_record(node, items))
+        return dataclasses.replace(node, build=partial(make_record, node))
 
     def _walk_registered(self, tree: Any, path: str, depth: int) -> Node | int:
-        cls: type = type(tree)
-        first = iter((False,))
+        cls = cast(type[object], type(tree))
         try:
-            entries, treedef = jtu.tree_flatten_with_path(
-                tree, is_leaf=lambda _: next(first, True)
-            )
-            data: Any = treedef.node_data()
+            entries, treedef = _flatten_one_level(tree)
         except Exception as error:
             raise UnsupportedTree(
                 f"Expected a node that jax can flatten, found {name_of(cls)}: {error} "
                 f"- {at(path)}. Flatten it into a dict of arrays before it is saved."
             ) from error
+        data = treedef.node_data()
         if data is None:
             if isinstance(tree, (dict, list, tuple)):
                 raise UnsupportedTree(
@@ -142,19 +139,24 @@ class _Walker:
                 )
             self.leaf_types[cls] = isinstance(tree, (jax.Array, np.ndarray))
             return self._add_leaf(tree, path)
-        keys = _read_keys([entry[0][0] for entry in entries])
-        items = [entry[1] for entry in entries]
+        keys = _read_keys([path[0] for path, _ in entries])
+        items = [item for _, item in entries]
         children = self._walk_children(keys, items, path, depth)
-        aux: Any = data[1]
+        aux = data[1]
         if isinstance(tree, tuple) and aux is None and keys == _field_names(cls):
-            make: Any = cls
-            return Node("namedtuple", children, keys, name_of(cls), (), make._make)
+            build = cast(Any, cls)._make
+            return Node("namedtuple", children, keys, name_of(cls), (), build)
         static = _read_static(tree, keys, aux)
         return Node("node", children, keys, name_of(cls), static, treedef.unflatten)
 
     def _walk_children(
         self, keys: tuple[Any, ...], items: Iterable[Any], path: str, depth: int
     ) -> tuple[Node | int, ...]:
+        if depth >= _DEPTH:
+            raise UnsupportedTree(
+                f"Expected at most {_DEPTH} nested containers, found more - "
+                f"{at(path)}. Save what is below by itself."
+            )
         below = f"{path}/" if path else ""
         segments = _format_keys(keys, path)
         walk, leaf_types = self.walk, self.leaf_types
@@ -175,7 +177,8 @@ def _format_keys(keys: tuple[Any, ...], path: str) -> list[str]:
         try:
             segments.append(format_key(key))
         except (TypeError, ValueError) as error:
-            found = ascii(key)[:100] if isinstance(key, str) else name_of(type(key))
+            cls = cast(type[object], type(key))
+            found = ascii(key)[:100] if cls is str else name_of(cls)
             raise UnsupportedTree(
                 "Expected keys of type str (valid Unicode), int (up to 4300 digits), "
                 f"float, bool or None, found {found} - {at(path)}. "
@@ -190,19 +193,32 @@ def _format_keys(keys: tuple[Any, ...], path: str) -> list[str]:
     return segments
 
 
+def _flatten_one_level(tree: Any) -> tuple[list[tuple[Any, Any]], Any]:
+    """Return a node's children by jax's key path, and a treedef that puts them back."""
+    flatten_with_path = cast(Any, jtu.tree_flatten_with_path)  # pyright: ignore[reportUnknownMemberType]
+    # By counting, not by identity: a node may be its own child.
+    first = iter((False,))
+
+    def is_leaf(_: object) -> bool:
+        return next(first, True)
+
+    return flatten_with_path(tree, is_leaf=is_leaf)
+
+
+def _build_defaultdict(factory: Any, keys: tuple[Any, ...], items: list[Any]) -> Any:
+    return defaultdict(factory, zip(keys, items, strict=True))
+
+
 def _read_keys(entries: list[Any]) -> tuple[Any, ...]:
     """Return the keys that jax gives to a node's children; positions where none."""
     keys: list[Any] = []
     for i, entry in enumerate(entries):
-        match entry:
-            case jtu.DictKey(key) | jtu.FlattenedIndexKey(key):
-                keys.append(key)
-            case jtu.SequenceKey(idx):
-                keys.append(idx)
-            case jtu.GetAttrKey(name):
-                keys.append(name)
-            case _:
-                keys.append(i)
+        if isinstance(entry, (jtu.DictKey, jtu.FlattenedIndexKey)):
+            keys.append(entry.key)
+        elif isinstance(entry, jtu.GetAttrKey):
+            keys.append(entry.name)
+        else:
+            keys.append(entry.idx if isinstance(entry, jtu.SequenceKey) else i)
     # Some types give all children one key; they still have an order.
     try:
         differ = len({format_key(key) for key in keys}) == len(keys) == len(set(keys))
@@ -230,6 +246,6 @@ def _read_static(
                 ]
             )
     # Mappings repeat their keys there: nothing that is not said already.
-    if aux is None or (type(aux) is tuple and aux == keys):
+    if aux is None or (isinstance(aux, tuple) and aux == keys):
         return ()
-    return (("aux", make_static(aux)),)
+    return (("aux", make_static(cast(object, aux))),)

@@ -51,7 +51,9 @@ def _translate(glob: str) -> tuple[str, list[str]]:
     wildcards: list[str] = []
     regex = ""
     slash = ""
-    segments = glob.split("/") if glob else []
+    segments = re.sub(r"(?<![^/])(\*\*/)+\*\*(?![^/])", "**", glob).split("/")
+    if glob == "":
+        return "", wildcards
     for i, segment in enumerate(segments):
         if segment == "**":
             wildcards.append("**")
@@ -84,12 +86,17 @@ def _translate_segment(segment: str, wildcards: list[str], glob: str) -> str:
         elif one is not None:
             regex += "([^/])"
         else:
-            inner = re.sub(r"([\\\[\]^&~|])", r"\\\1", members)
-            regex += f"([{'^/' if negated else ''}{inner}])"
+            inner = re.sub(r"[^-]", lambda m: re.escape(m[0]), members)
+            regex += f"((?!/)[{'^' if negated else ''}{inner}])"
+    try:
+        re.compile(regex)
+    except re.error:
+        end = -1
     if end != len(segment) or segment == "":
         raise ValueError(
             f"Expected a glob, found {glob!r}: the segment {segment!r} is empty or has "
-            "a set that is not closed."
+            "a set that is not closed or runs backwards. Write `%5B` for a bracket in "
+            "a key."
         )
     return regex
 
@@ -108,8 +115,7 @@ def rename_path(path: str, rules: Mapping[str, str]) -> str:
     >>> rename_path("old", {"old/**": "new/**"})
     'new'
     """
-    for old, new in rules.items():
-        regex, pieces = _compile_rule(old, new)
+    for regex, pieces in [_compile_rule(old, new) for old, new in rules.items()]:
         found = regex.fullmatch(path)
         if found:
             return _fill(pieces, found.groups(), path)
@@ -117,7 +123,7 @@ def rename_path(path: str, rules: Mapping[str, str]) -> str:
 
 
 def rename_paths(paths: Iterable[str], rules: Mapping[str, str]) -> dict[str, str]:
-    """Return {path: new name}; ValueError, listing them, if two get one name.
+    """Return {path: new name}; ValueError, listing them, where two get one name.
 
     >>> rename_paths(["a/w", "b"], {"a/**": "c/**"})
     {'a/w': 'c/w', 'b': 'b'}

@@ -9,21 +9,33 @@ again is the same leaf.
 from __future__ import annotations
 
 import json
-from typing import Any, cast
+from typing import cast
 
 from ._errors import InvalidStructure
-from ._node import ABSENT_NODE, KINDS, NONE, Kind, Node, join_path
+from ._node import ABSENT_NODE, KINDS, NONE, Kind, Node
 from ._path import Key, format_key
-from ._static import Json, Static, decode, describe, encode, is_text
+from ._static import (
+    Json,
+    Static,
+    decode,
+    describe,
+    encode,
+    is_dict,
+    is_list,
+    is_text,
+    read_static,
+)
 
-_FIELDS = {
-    "dict": ("kind", "keys", "children"),
-    "OrderedDict": ("kind", "keys", "children"),
+_KEYED = ("kind", "keys", "children")
+_TYPED = ("kind", "type", "keys", "children")
+_FIELDS: dict[str, tuple[str, ...]] = {
+    "absent": ("kind",),
     "list": ("kind", "children"),
     "tuple": ("kind", "children"),
-    "absent": ("kind",),
-    "namedtuple": ("kind", "type", "keys", "children"),
-    "node": ("kind", "type", "keys", "children"),
+    "dict": _KEYED,
+    "OrderedDict": _KEYED,
+    "namedtuple": _TYPED,
+    "node": _TYPED,
 }
 
 
@@ -34,15 +46,16 @@ def write_node(node: Node | int) -> Json:
     if node.kind == "none":
         return None
     value: dict[str, Json] = {"kind": node.kind}
-    if node.kind == "absent":
-        return value
-    if node.type:
+    fields = _FIELDS[node.kind]
+    if "type" in fields:
         value["type"] = node.type
-    if node.kind not in ("list", "tuple"):
+    if "keys" in fields:
         value["keys"] = [key if type(key) is str else encode(key) for key in node.keys]
-    value["children"] = [
-        child if type(child) is int else write_node(child) for child in node.children
-    ]
+    if "children" in fields:
+        value["children"] = [
+            child if type(child) is int else write_node(child)
+            for child in node.children
+        ]
     if node.static:
         value["static"] = {name: _write_static(item) for name, item in node.static}
     return value
@@ -59,145 +72,155 @@ def read_node(
 ) -> tuple[Node | int, list[str], list[int]]:
     """Return a root with the path and the number of every leaf, in order."""
     reader = _Reader(max_depth)
-    return reader.read(value, "", "$", 0), reader.positions, reader.numbers
+    return reader.read(value, "", "$"), reader.positions, reader.numbers
 
 
 class _Reader:
     """Reads one value; counts the leaves on the way."""
 
-    __slots__ = ("count", "max_depth", "numbers", "positions")
+    __slots__ = ("count", "depth", "numbers", "positions")
 
     def __init__(self, max_depth: int) -> None:
-        self.max_depth = max_depth
+        self.depth = max_depth
         self.count = 0
         self.positions: list[str] = []
         self.numbers: list[int] = []
 
-    def read(self, value: Json, path: str, place: str, depth: int) -> Node | int:
-        kind = type(value)
+    def read(self, value: Json, path: str, place: str) -> Node | int:
+        kind = cast(type[object], type(value))
         if kind is int:
-            return self._read_leaf(value, path, place)
+            if value == self.count:
+                self.count += 1
+            elif not 0 <= value < self.count:
+                raise _invalid(f"a leaf number up to {self.count}", value, place)
+            self.positions.append(path)
+            self.numbers.append(value)
+            return value
         if value is None:
             return NONE
         if kind is not dict:
             raise _invalid("a leaf number, null or a node", value, place)
-        if depth >= self.max_depth:
-            raise InvalidStructure(
-                f"Expected at most {self.max_depth} nested nodes, found more - "
-                f"at {place[:200]}."
-            )
-        return self._read_fields(value, path, place, depth)
-
-    def _read_leaf(self, number: int, path: str, place: str) -> int:
-        if number == self.count:
-            self.count += 1
-        elif not 0 <= number < self.count:
-            raise _invalid(f"a leaf number up to {self.count}", number, place)
-        self.positions.append(path)
-        self.numbers.append(number)
-        return number
-
-    def _read_fields(
-        self, value: dict[Any, Json], path: str, place: str, depth: int
-    ) -> Node:
-        kind = value.get("kind")
-        if type(kind) is not str or kind not in KINDS:
-            raise _invalid("a known kind of node", kind, f"{place}.kind")
-        fields = _FIELDS[kind]
-        has_static = kind == "node" and "static" in value
-        for name in value:
-            if name not in fields and not (has_static and name == "static"):
-                raise _invalid(f"only the fields of a {kind}", name, place)
-        for name in fields:
-            if name not in value:
-                raise _invalid(f"the field {name}", "none", place)
-        if kind == "absent":
+        if _read_kind(value, place) == "absent":
             return ABSENT_NODE
-        name = _read_name(value["type"], f"{place}.type") if "type" in value else ""
+        if self.depth == 0:
+            raise InvalidStructure(
+                f"Expected fewer nested nodes, found more - at {_shorten(place)}."
+            )
+        self.depth -= 1
+        node = self._read_container(value, path, place)
+        self.depth += 1
+        return node
+
+    def _read_container(self, value: dict[str, Json], path: str, place: str) -> Node:
+        kind: Kind = value["kind"]
         items = _read_list(value["children"], f"{place}.children")
-        keys, segments = (
-            _read_keys(value["keys"], len(items), place)
-            if "keys" in value
-            else (tuple(range(len(items))), [str(i) for i in range(len(items))])
-        )
-        if kind == "namedtuple" and not all(type(key) is str for key in keys):
-            raise _invalid("field names", "other keys", f"{place}.keys")
+        keys: tuple[Key, ...] = tuple(range(len(items)))
+        if "keys" in value:
+            keys = _read_keys(
+                value["keys"], f"{place}.keys", names=kind == "namedtuple"
+            )
+        if len(keys) != len(items):
+            raise InvalidStructure(
+                f"Expected a key for each of {len(items)} children, found {len(keys)} "
+                f"- at {_shorten(place)}."
+            )
+        below = f"{path}/" if path else ""
         children: list[Node | int] = []
-        for i, (segment, item) in enumerate(zip(segments, items, strict=True)):
-            below = join_path(path, segment)
+        for i, segment in enumerate(_format_keys(keys, f"{place}.keys")):
+            item = items[i]
             if type(item) is int and item == self.count:
+                # Nearly every child is the next leaf; the rest take the long way.
                 self.count += 1
-                self.positions.append(below)
+                self.positions.append(below + segment)
                 self.numbers.append(item)
                 children.append(item)
             else:
-                inner = f"{place}.children[{i}]"
-                children.append(self.read(item, below, inner, depth + 1))
-        static = _read_statics(value["static"], place) if has_static else ()
-        return Node(cast(Kind, kind), tuple(children), keys, name, static)
+                child = self.read(item, below + segment, f"{place}.children[{i}]")
+                children.append(child)
+        name = _read_name(value["type"], f"{place}.type") if "type" in value else ""
+        static = (
+            _read_statics(value["static"], f"{place}.static")
+            if "static" in value
+            else ()
+        )
+        return Node(kind, tuple(children), keys, name, static)
 
 
-def _read_keys(
-    value: Json, count: int, place: str
-) -> tuple[tuple[Key, ...], list[str]]:
-    place += ".keys"
-    items = _read_list(value, place)
-    if len(items) != count:
-        raise _invalid(f"as many keys as children ({count})", len(items), place)
-    keys = tuple(
+def _read_kind(value: dict[str, Json], place: str) -> Kind:
+    """Return a node's kind once its fields are known to be the right ones."""
+    kind = value.get("kind")
+    if type(kind) is not str or kind not in KINDS:
+        raise _invalid("a known kind of node", kind, f"{place}.kind")
+    expected = set(_FIELDS[kind])
+    if kind == "node" and "static" in value:
+        expected.add("static")
+    if value.keys() != expected:
+        raise InvalidStructure(
+            f"Expected a {kind} with the fields {', '.join(sorted(expected))}, found "
+            f"{', '.join(sorted(map(describe, value)))[:200]} - at {_shorten(place)}."
+        )
+    return cast(Kind, kind)
+
+
+def _read_keys(value: Json, place: str, *, names: bool) -> tuple[Key, ...]:
+    return tuple(
         [
-            item if type(item) is str else _read_key(item, f"{place}[{i}]")
-            for i, item in enumerate(items)
+            item if type(item) is str else _read_key(item, f"{place}[{i}]", names)
+            for i, item in enumerate(_read_list(value, place))
         ]
     )
-    try:
-        segments = [format_key(key) for key in keys]
-    except ValueError as error:
-        raise _invalid("keys that a path can hold", "others", place) from error
-    # Both: 1 and True are one key of a dict, two nans are two keys with one text.
-    if len(set(keys)) < count or len(set(segments)) < count:
-        raise _invalid("each key once", "one twice", place)
-    return keys, segments
 
 
-def _read_key(value: Json, place: str) -> Key:
+def _read_key(value: Json, place: str, names: bool) -> Key:
     try:
         key = decode(value)
     except ValueError as error:
         raise _invalid("a key", value, place) from error
-    if key is None or type(key) in (str, int, float, bool):
-        return key
-    raise _invalid("a key", value, place)
+    if names or not (key is None or type(key) in (int, float, bool)):
+        raise _invalid("a field's name" if names else "a key", value, place)
+    return key
+
+
+def _format_keys(keys: tuple[Key, ...], place: str) -> list[str]:
+    try:
+        segments = [format_key(key) for key in keys]
+    except ValueError as error:
+        raise InvalidStructure(f"{error} - at {_shorten(place)}.") from error
+    # Both: 1 and True are one key of a dict, two nans are two keys with one text.
+    if len(set(keys)) < len(keys) or len(set(segments)) < len(keys):
+        raise InvalidStructure(
+            f"Expected each key once, found one twice - at {_shorten(place)}."
+        )
+    return segments
 
 
 def _read_statics(value: Json, place: str) -> tuple[tuple[str, Static], ...]:
-    place += ".static"
-    if type(value) is not dict or not value:
+    if not is_dict(value) or not value:
         raise _invalid("an object with static values", value, place)
-    statics: list[tuple[str, Static]] = []
-    for name, item in cast(dict[Any, Json], value).items():
-        statics.append((_read_name(name, place), _read_static(item, place)))
-    return tuple(statics)
+    return tuple(
+        [
+            (_read_name(name, place), _read_static(item, place))
+            for name, item in value.items()
+        ]
+    )
 
 
 def _read_static(value: Json, place: str) -> Static:
-    if type(value) is dict and len(cast(dict[Any, Json], value)) == 1:
-        [(tag, body)] = cast(dict[Any, Json], value).items()
-        if tag == "label":
-            return Static(label=_read_name(body, place))
-        if tag == "json":
-            try:
-                decode(body)
-            except ValueError as error:
-                raise InvalidStructure(f"{error} - at {place}.") from error
-            return Static(json=json.dumps(body, separators=(",", ":")))
-    raise _invalid("one of json and label", value, place)
+    fields = value if is_dict(value) else {}
+    if fields.keys() == {"label"}:
+        return Static(label=_read_name(fields["label"], place))
+    if fields.keys() != {"json"}:
+        raise _invalid("one of json and label", value, place)
+    try:
+        return read_static(fields["json"])
+    except ValueError as error:
+        raise InvalidStructure(f"{error} - at {_shorten(place)}.") from error
 
 
 def _read_list(value: Json, place: str) -> list[Json]:
-    if type(value) is not list:
+    if not is_list(value):
         raise _invalid("a list", value, place)
-    return cast(list[Json], value)
+    return value
 
 
 def _read_name(value: Json, place: str) -> str:
@@ -207,7 +230,10 @@ def _read_name(value: Json, place: str) -> str:
 
 
 def _invalid(expected: str, found: object, place: str) -> InvalidStructure:
-    place = place if len(place) <= 200 else "..." + place[-197:]
     return InvalidStructure(
-        f"Expected {expected}, found {describe(found)} - at {place}."
+        f"Expected {expected}, found {describe(found)} - at {_shorten(place)}."
     )
+
+
+def _shorten(place: str) -> str:
+    return place if len(place) <= 200 else f"{place[:100]}...{place[-90:]}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import TypeAlias
+from typing import TypeAlias, cast
 from urllib.parse import quote, unquote_to_bytes
 
 Key: TypeAlias = str | int | float | bool | None
@@ -35,9 +35,11 @@ def format_path(keys: Sequence[Key]) -> str:
 
 def format_key(key: Key) -> str:
     """Return one segment of a path."""
-    kind = type(key)
+    # Exact types: a subclass would come back as the plain one.
+    kind: type[object] = type(key)
     if kind is str:
-        return key if _PLAIN.fullmatch(key) else _format_text(key)  # pyright: ignore[reportArgumentType, reportReturnType, reportUnknownVariableType]
+        text = cast(str, key)
+        return text if _PLAIN.fullmatch(text) else _format_text(text)
     if kind is int:
         return str(key)
     if kind is float:
@@ -89,12 +91,14 @@ def _reads_otherwise(key: str) -> bool:
 
 
 def _parse_key(segment: str, path: str) -> Key:
-    key = _read_key(segment)
+    if _PLAIN.fullmatch(segment):
+        return segment
     # One way to write each key: what does not come back the same is no path of ours.
     try:
+        key = _read_key(segment)
         same = format_key(key) == segment
     except ValueError:
-        same = False
+        key, same = None, False
     if not same:
         raise ValueError(
             f"Expected a leaf path, found {path!a}: the segment {segment!a} is not how "

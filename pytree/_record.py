@@ -31,8 +31,8 @@ class Record:
     """A node whose type is not known here: its fields by attribute or by `[key]`.
 
     It is a pytree, and flattening it gives the structure it was made from. Static
-    values are fields too, labels where JSON could not hold them. A field called
-    `fields` or `type_name` is reached by `[key]` only.
+    values are fields too, labels where JSON could not hold them. A field that is called
+    like an attribute of every record (`fields`, `type_name`) is reached by `[key]`.
 
     >>> import collections, pytree
     >>> leaves, structure = pytree.flatten(collections.namedtuple("P", "x y")(1, 2))
@@ -52,10 +52,10 @@ class Record:
 
     @property
     def fields(self) -> Mapping[Key, Any]:
-        """The children and the static values, in order."""
+        """The static values and the children, by name or key."""
         values: dict[Key, Any] = {name: s.value for name, s in self._tag.static}
         children = dict(zip(self._tag.keys, self._children, strict=True))
-        return MappingProxyType(children | {**values, **children})
+        return MappingProxyType(values | children)
 
     def __getitem__(self, key: Key) -> Any:
         return self.fields[key]
@@ -104,4 +104,6 @@ def _unflatten(tag: Tag, children: Iterable[Any]) -> Record:
     return Record(tag, tuple(children))
 
 
-jax.tree_util.register_pytree_with_keys(Record, _flatten_with_keys, _unflatten)
+jax.tree_util.register_pytree_with_keys(  # pyright: ignore[reportUnknownMemberType]
+    Record, _flatten_with_keys, _unflatten
+)

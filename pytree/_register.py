@@ -62,10 +62,10 @@ def is_registered(name: str) -> bool:
     return name in _CLASSES
 
 
-def _find_unflatten(cls: type) -> Unflatten:
+def _find_unflatten(cls: Any) -> Unflatten:
     if dataclasses.is_dataclass(cls):
         return lambda children, static: _fill_dataclass(cls, children | static)
-    if issubclass(cls, tuple) and hasattr(cls, "_fields"):
+    if hasattr(cls, "_fields") and hasattr(cls, "_make"):
         return lambda children, _: _fill_namedtuple(cls, children)
     raise TypeError(
         f"Expected a namedtuple or a dataclass, found {name_of(cls)}. "

@@ -46,9 +46,15 @@ class Static:
 def make_static(value: object) -> Static:
     """Return the static form of any value; a label where JSON would lose something."""
     try:
-        return Static(json=json.dumps(encode(value), separators=(",", ":")))
+        return Static(json=_dump(encode(value)))
     except ValueError:
         return Static(label=name_of(value))
+
+
+def read_static(value: Json) -> Static:
+    """Return the static form of a value that is encoded; ValueError if it is not."""
+    decode(value)
+    return Static(json=_dump(value))
 
 
 def encode(value: Any, *, depth: int = _DEPTH) -> Json:
@@ -56,7 +62,7 @@ def encode(value: Any, *, depth: int = _DEPTH) -> Json:
 
     Raises ValueError for anything else, subclasses included.
     """
-    kind = type(value)
+    kind = cast(type[object], type(value))
     if value is None or kind is bool:
         return value
     if kind is str and is_text(value):
@@ -79,30 +85,30 @@ def encode(value: Any, *, depth: int = _DEPTH) -> Json:
 
 def decode(value: Json, *, depth: int = _DEPTH) -> Any:
     """Return the value that `encode` was given; ValueError for what it never makes."""
-    kind = type(value)
+    kind = cast(type[object], type(value))
     if value is None or kind is bool or (kind is str and is_text(value)):
         return value
     if kind is int and -_EXACT <= value <= _EXACT:
         return value
-    if kind is list and depth:
+    if is_list(value) and depth:
         return [decode(item, depth=depth - 1) for item in value]
-    if kind is not dict or len(value) != 1:
+    if not is_dict(value) or len(value) != 1:
         raise ValueError(f"Expected static JSON, found {describe(value)}")
     [(tag, body)] = value.items()
     if tag in ("int", "float") and type(body) is str:
         return _decode_number(tag, body)
-    if tag == "tuple" and type(body) is list and depth:
-        return tuple([decode(item, depth=depth - 1) for item in cast(list[Json], body)])
-    if tag == "dict" and type(body) is list and depth:
-        pairs = [_decode_pair(pair, depth=depth - 1) for pair in cast(list[Json], body)]
+    if tag == "tuple" and is_list(body) and depth:
+        return tuple([decode(item, depth=depth - 1) for item in body])
+    if tag == "dict" and is_list(body) and depth:
+        pairs = [_decode_pair(pair, depth=depth - 1) for pair in body]
         if len(dict(pairs)) == len(pairs):
             return dict(pairs)
     raise ValueError(f"Expected static JSON, found {describe(value)}")
 
 
 def _decode_pair(pair: Json, *, depth: int) -> tuple[str, Any]:
-    if type(pair) is list and len(cast(list[Json], pair)) == 2:
-        key, value = cast(list[Json], pair)
+    if is_list(pair) and len(pair) == 2:
+        key, value = pair
         if is_text(key):
             return key, decode(value, depth=depth)
     raise ValueError(f"Expected a pair of a string and a value, found {describe(pair)}")
@@ -117,6 +123,16 @@ def _decode_number(tag: str, text: str) -> int | float:
     if value is None or encode(value) != {tag: text}:
         raise ValueError(f"Expected a hexadecimal {tag}, found {describe(text)}")
     return value
+
+
+def is_list(value: object) -> TypeGuard[list[Json]]:
+    """Say whether a value is a JSON array."""
+    return type(value) is list
+
+
+def is_dict(value: object) -> TypeGuard[dict[str, Json]]:
+    """Say whether a value is a JSON object."""
+    return type(value) is dict
 
 
 def is_text(value: object) -> TypeGuard[str]:
@@ -155,3 +171,7 @@ def describe(value: object) -> str:
         return "a huge integer"
     text = ascii(value)
     return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _dump(value: Json) -> str:
+    return json.dumps(value, separators=(",", ":"))
