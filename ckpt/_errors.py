@@ -17,6 +17,10 @@ Wrong arguments are ValueError or TypeError, raised before any I/O.
 
 from __future__ import annotations
 
+from typing import Literal, TypeAlias
+
+Outcome: TypeAlias = Literal["failed", "unknown", "unsynced"]
+
 
 class CkptError(Exception):
     """Catches everything that a checkpoint or its storage can do wrong.
@@ -111,12 +115,13 @@ class BarrierTimeout(CkptError):
 class StoreError(CkptError):
     """The disk or object store failed, refused, or did not answer in time.
 
-    `unknown` is True when the change may have happened, or may still happen.
+    `outcome` is "failed" when nothing changed, "unknown" when the change may have
+    happened or may yet, "unsynced" when it is seen but may not outlive a power cut.
     """
 
     __module__ = "ckpt"
 
-    def __init__(self, message: str, *, unknown: bool = False) -> None:
-        """Make the error of one failed request."""
+    def __init__(self, message: str, *, outcome: Outcome = "failed") -> None:
+        """Make the error of one request."""
         super().__init__(message)
-        self.unknown = unknown
+        self.outcome: Outcome = outcome

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 import tensorstore as ts
 
-from ._errors import Damaged, LimitExceeded, NotFound, StoreError
+from ._errors import Damaged, LimitExceeded, NotFound, Outcome, StoreError
 from ._store import Buffer, check_name, check_prefix, view_bytes
 
 _T = TypeVar("_T")
@@ -39,11 +39,11 @@ _SIZES = (
 )
 
 
-class _PastEnd(Exception):
+class _PastEnd(StoreError):
     """A byte range ends behind the object, whose size the store may have told."""
 
     def __init__(self, size: int | None) -> None:
-        super().__init__(size)
+        super().__init__("Expected more bytes, found the end of the object.")
         self.size = size
 
 
@@ -134,14 +134,14 @@ class KvStore:
     def remove(self, name: str) -> bool:
         if self.size(name) is None:
             return False
-        self._wait(self.kv.write(self._key(name), None), name, unknown=True)
+        self._wait(self.kv.write(self._key(name), None), name, outcome="unknown")
         return True
 
     def remove_tree(self, prefix: str) -> int:
         names = self.list(check_name(prefix))
         freed = sum(size or 0 for size in self._sizes(names))
         done = self.kv.delete_range(self._span(prefix))
-        self._wait(done, prefix, size=len(names) << 14, unknown=True)
+        self._wait(done, prefix, size=len(names) << 14, outcome="unknown")
         return freed
 
     def list(self, prefix: str) -> list[str]:
@@ -179,9 +179,14 @@ class KvStore:
         return NotFound(f"Expected an object, found none - at {self._where(name)}.")
 
     def _wait(
-        self, future: ts.Future[_T], name: str, *, size: int = 0, unknown: bool = False
+        self,
+        future: ts.Future[_T],
+        name: str,
+        *,
+        size: int = 0,
+        outcome: Outcome = "failed",
     ) -> _T:
-        return _wait(future, where=self._where(name), size=size, unknown=unknown)
+        return _wait(future, where=self._where(name), size=size, outcome=outcome)
 
     def get(
         self, name: str, start: int = 0, stop: int | None = None, *, most: int = 0
@@ -198,7 +203,7 @@ class KvStore:
 
     def _put(self, name: str, data: bytes, *, generation: bytes) -> bool:
         sent = self.kv.write(self._key(name), data, if_equal=generation)
-        stamp = self._wait(sent, name, size=len(data), unknown=True)
+        stamp = self._wait(sent, name, size=len(data), outcome="unknown")
         if stamp.generation:
             return True
         # No generation: the condition did not hold. Either somebody was first, or
@@ -206,7 +211,7 @@ class KvStore:
         try:
             return self._holds(name, data)
         except StoreError as error:
-            raise StoreError(str(error), unknown=True) from error
+            raise StoreError(str(error), outcome="unknown") from error
 
     def _holds(self, name: str, data: bytes) -> bool:
         try:
@@ -335,14 +340,15 @@ class KvWriter:
 
 
 def _wait(
-    future: ts.Future[_T], *, where: str, size: int = 0, unknown: bool = False
+    future: ts.Future[_T], *, where: str, size: int = 0, outcome: Outcome = "failed"
 ) -> _T:
     """Return a request's result before its deadline, or say in one line why not."""
     seconds = _DEADLINE_SECONDS + size / _SLOWEST
-    doubt = "Whether it was done is not known. " if unknown else ""
+    doubt = "Whether it was done is not known. " if outcome != "failed" else ""
     try:
         return future.result(timeout=seconds)
     except TimeoutError:
+        future.cancel()  # pyright: ignore[reportUnknownMemberType]
         reason = f"no answer in {seconds:.0f} s"
     except Exception as error:
         text = str(error)
@@ -354,7 +360,7 @@ def _wait(
     raise StoreError(
         f"Expected the store to do as asked, found: {reason} - at {where}. {doubt}"
         "Check the store, the network and the credentials, then try again.",
-        unknown=unknown,
+        outcome=outcome,
     )
 
 

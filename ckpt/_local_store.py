@@ -21,6 +21,7 @@ from ._errors import (
     CkptError,
     LimitExceeded,
     NotFound,
+    Outcome,
     StoreError,
     Unsupported,
     Untrusted,
@@ -46,6 +47,12 @@ _ADVICE = {
     errno.EEXIST: "Objects are written once: choose another name.",
     errno.ENOENT: "Make its folder first.",
     errno.EMFILE: "Raise the limit on open files (ulimit -n).",
+}
+
+
+_DOUBTS = {
+    "unknown": "Whether it was done is not known.",
+    "unsynced": "It was done, but may not survive a power cut.",
 }
 
 
@@ -81,19 +88,18 @@ class LocalStore:
         return bytes(data)
 
     def open(self, name: str) -> LocalReader:
-        check_name(name)
+        *parts, leaf = self._split(check_name(name))
         try:
-            with self._entered(name) as (at, leaf):
-                fd = place.open_file(at, leaf)
+            at = place.enter(self.root, parts)
+            try:
+                fd, size = place.open_file(at, leaf)
+            finally:
+                place.leave(at)
         except OSError as error:
             raise self._explain_read(error, name) from error
-        status = os.fstat(fd)
-        if not stat.S_ISREG(status.st_mode):
-            os.close(fd)
-            raise self._refuse(name)
         return LocalReader(
             fd,
-            size=status.st_size,
+            size=size,
             where=f"`{name}` in {self.url}",
             explain=partial(self._explain_read, name=name),
         )
@@ -116,13 +122,13 @@ class LocalStore:
 
     def create(self, name: str, data: bytes) -> bool:
         check_name(name)
-        sent = False
+        outcome: Outcome = "failed"
         try:
             with self._entered(name) as (at, leaf), place.lock_folder(at) as locked:
                 if place.find(at, leaf):
                     return False
                 temporary = self._write_temporary(at, leaf, data, locked=locked)
-                sent = True
+                outcome = "unknown"
                 try:
                     created = self._link(at, temporary, leaf, data)
                 finally:
@@ -130,14 +136,15 @@ class LocalStore:
                     with contextlib.suppress(OSError):
                         place.unlink(at, temporary)
                 if created:
+                    outcome = "unsynced"
                     self._sync(at)
                 return created
         except OSError as error:
-            raise self._explain(error, name, unknown=sent) from error
+            raise self._explain(error, name, outcome=outcome) from error
 
     def replace(self, name: str, data: bytes, *, expected: bytes) -> bool:
         check_name(name)
-        sent = False
+        outcome: Outcome = "failed"
         try:
             with self._entered(name) as (at, leaf), place.lock_folder(at) as locked:
                 if not locked:
@@ -149,24 +156,25 @@ class LocalStore:
                 if not self._equals(name, expected):
                     return False
                 temporary = self._write_temporary(at, leaf, data, locked=True)
-                sent = True
+                outcome = "unknown"
                 try:
                     place.rename(at, temporary, leaf)
                 except OSError:
                     with contextlib.suppress(OSError):
                         place.unlink(at, temporary)
                     raise
+                outcome = "unsynced"
                 self._sync(at)
                 return True
         except OSError as error:
-            raise self._explain(error, name, unknown=sent) from error
+            raise self._explain(error, name, outcome=outcome) from error
 
     def remove(self, name: str) -> bool:
         check_name(name)
-        sent = False
+        outcome: Outcome = "failed"
         try:
             with self._entered(name) as (at, leaf), place.lock_folder(at):
-                sent = removed = True
+                outcome, removed = "unsynced", True
                 try:
                     place.unlink(at, leaf)
                 except FileNotFoundError:
@@ -178,7 +186,7 @@ class LocalStore:
         except OSError as error:
             if self._is_absent(error, name):
                 return False
-            raise self._explain(error, name, unknown=sent) from error
+            raise self._explain(error, name, outcome=outcome) from error
 
     def remove_tree(self, prefix: str) -> int:
         check_name(prefix)
@@ -193,7 +201,7 @@ class LocalStore:
                 self._sync(at)
         except OSError as error:
             if not self._is_absent(error, prefix):
-                raise self._explain(error, prefix, unknown=True) from error
+                raise self._explain(error, prefix, outcome="unknown") from error
         return freed
 
     def list(self, prefix: str) -> list[str]:
@@ -254,7 +262,8 @@ class LocalStore:
         return LocalStore(self.root, within, durable=self.durable)
 
     def _split(self, name: str) -> list[str]:
-        return [part for part in (*self.within.split("/"), *name.split("/")) if part]
+        path = f"{self.within}/{name}" if self.within and name else self.within or name
+        return path.split("/") if path else []
 
     @contextlib.contextmanager
     def _entered(self, name: str) -> Generator[tuple[Place, str]]:
@@ -356,7 +365,7 @@ class LocalStore:
         return self._explain(error, name)
 
     def _explain(
-        self, error: OSError, name: str, *, unknown: bool = False
+        self, error: OSError, name: str, *, outcome: Outcome = "failed"
     ) -> CkptError:
         # ENXIO is what opening a socket says.
         if error.errno == errno.ENXIO or (
@@ -365,10 +374,10 @@ class LocalStore:
             return self._refuse(name)
         reason = error.strerror or type(error).__name__
         advice = _ADVICE.get(error.errno or 0, "")
-        if unknown:
-            advice = f"Whether it was done is not known. {advice}"
+        if outcome != "failed":
+            advice = f"{_DOUBTS[outcome]} {advice}"
         return StoreError(
             f"Expected the file system to do as asked, found: {reason} - at `{name}` "
             f"in {self.url}. {advice}".rstrip(),
-            unknown=unknown,
+            outcome=outcome,
         )

@@ -74,11 +74,19 @@ def leave(at: Place) -> None:
         os.close(at)
 
 
-def open_file(at: Place, leaf: str) -> int:
-    """Open a file for reading; a link is refused with ELOOP."""
+def open_file(at: Place, leaf: str) -> tuple[int, int]:
+    """Open a regular file for reading and return its descriptor and size.
+
+    A link is refused with ELOOP, anything else that is no regular file with ENXIO.
+    """
     if not _NOFOLLOW and (status := find(at, leaf)) and is_link(status):
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
-    return os.open(_path(at, leaf), _READ, dir_fd=_fd(at))
+    fd = os.open(_path(at, leaf), _READ, dir_fd=_fd(at))
+    status = os.fstat(fd)
+    if not stat.S_ISREG(status.st_mode):
+        os.close(fd)
+        raise OSError(errno.ENXIO, "not a regular file")
+    return fd, status.st_size
 
 
 def make_file(at: Place, leaf: str) -> int:

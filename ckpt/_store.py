@@ -26,6 +26,7 @@ MAX_NAME = 1024
 """The longest object name, in characters: S3 and GCS allow no more."""
 
 _NAME = re.compile(r"[A-Za-z0-9._~%-]+(?:/[A-Za-z0-9._~%-]+)*")
+_DOTS = re.compile(r"(?:^|/)\.\.?(?:/|$)")
 _SCHEMES = "a path, file:///path, s3://bucket/prefix, gs://bucket/prefix, memory://name"
 
 
@@ -153,8 +154,8 @@ def open_store(
     """
     text = os.fspath(path)
     scheme, separator, rest = text.partition("://")
-    if not text or "\0" in text:
-        raise ValueError(f"Expected {_SCHEMES}, found {text!r}.")
+    if not text:
+        raise ValueError(f"Expected {_SCHEMES}, found an empty text.")
     if not separator:
         if collapsed := re.match(r"(file|s3|gs|memory):/", text):
             raise ValueError(
@@ -179,11 +180,7 @@ def check_name(name: str) -> str:
     >>> check_name("parts/0.json")
     'parts/0.json'
     """
-    if (
-        len(name) > MAX_NAME
-        or not _NAME.fullmatch(name)
-        or any(segment in (".", "..") for segment in name.split("/"))
-    ):
+    if len(name) > MAX_NAME or not _NAME.fullmatch(name) or _DOTS.search(name):
         shown = name if len(name) <= 80 else name[:80] + "..."
         raise Untrusted(
             "Expected a relative object name of letters, digits and ._~%- between "
@@ -213,4 +210,6 @@ def view_bytes(buffer: Buffer) -> memoryview[Any]:
 def _open_local(path: str) -> Store:
     from ._local_store import LocalStore
 
+    if "\0" in path:
+        raise ValueError(f"Expected a path, found one with a NUL: {path!a}.")
     return LocalStore(os.path.abspath(path))
