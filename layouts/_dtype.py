@@ -11,7 +11,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from ._errors import InvalidLayout
+from ._errors import InvalidLayout, show
 
 _CORE = [
     "bool",
@@ -57,6 +57,8 @@ _STORED = {
     for name, dtype in DTYPES.items()
 }
 
+_ITEMSIZES = {name: dtype.itemsize for name, dtype in _STORED.items()}
+
 
 def dtype_of(name: str) -> np.dtype[Any]:
     """Return the numpy dtype of a name in the table; InvalidLayout if it is not."""
@@ -64,7 +66,7 @@ def dtype_of(name: str) -> np.dtype[Any]:
         return DTYPES[name]
     except (KeyError, TypeError):
         raise InvalidLayout(
-            f"expected one of the {len(DTYPES)} known dtypes, found {name!r:.80}"
+            f"expected one of the {len(DTYPES)} known dtypes, found {show(name)}"
         ) from None
 
 
@@ -81,3 +83,8 @@ def name_of(dtype: np.dtype[Any]) -> str | None:
 def stored_dtype(name: str) -> np.dtype[Any]:
     """Return the core Zarr dtype that holds the bits of dtype `name`."""
     return _STORED[name]
+
+
+def itemsize_of(name: str) -> int:
+    """Return the bytes an element of dtype `name` takes where it is stored."""
+    return _ITEMSIZES[name]

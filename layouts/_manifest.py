@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, cast
+from itertools import pairwise
+from typing import Any
 
 import pytree
 
-from ._errors import CorruptLayout, InvalidLayout
-from ._json import digest, frame, unframe
-from ._leaf import Chunked, Leaf, leaf_from_json
+from ._errors import CorruptLayout, InvalidLayout, TooLarge, show
+from ._expect import expect_fields, expect_int, expect_list
+from ._json import VALUES, check_depth, digest, frame, unframe
+from ._leaf import Chunked, Leaf
+from ._leaf_json import leaf_from_json
 from ._mesh import Placement, placement_from_json
 from ._name import part_name
+from ._record import is_commit, parse_reference
 
 MANIFEST = "ckpt-manifest"
 CODECS = (None, "zstd", "gzip", "blosc")
@@ -27,6 +31,9 @@ _FIELDS = {
     "parts",
     "meta",
 }
+_RESERVED = {"~packs", "parts", "manifest.json"}
+_DEPTH = 16
+"""Metrics and meta are nested at most this deep."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +71,7 @@ class Manifest:
         """Return the manifest as its file."""
         placements: dict[Placement, int] = {}
         leaves = [leaf.to_json(placements) for leaf in self.leaves]
-        body = {
+        body: dict[str, Any] = {
             "step": self.step,
             "commit": self.commit,
             "processes": self.processes,
@@ -81,82 +88,105 @@ class Manifest:
 
 def parse_manifest(data: bytes) -> Manifest:
     """Read a manifest file, refusing whatever breaks a rule of the format."""
-    body = unframe(MANIFEST, data)
-    if not isinstance(body, dict) or cast(Any, body).keys() != _FIELDS:
-        raise InvalidLayout("expected the manifest's fields, found others")
-    fields = cast("dict[str, Any]", body)
-    step, commit, codec = fields["step"], fields["commit"], fields["codec"]
-    if type(step) is not int or not 0 <= step < 1 << 63 or not _is_commit(commit):
-        raise InvalidLayout(f"expected a step and a commit id, found {step!r:.40}")
+    fields = expect_fields(unframe(MANIFEST, data), _FIELDS, "a manifest")
+    step = expect_int(fields["step"], "a step", below=1 << 63)
+    commit, codec = fields["commit"], fields["codec"]
+    if not is_commit(commit):
+        raise InvalidLayout(f"expected a commit id, found {show(commit)}")
     if codec not in CODECS:
-        raise InvalidLayout(f"expected one of the codecs {CODECS}, found {codec!r:.40}")
+        raise InvalidLayout(f"expected one of the codecs {CODECS}, found {show(codec)}")
     for name in ("metrics", "meta"):
         if not isinstance(fields[name], dict):
-            raise InvalidLayout(f"expected {name} to be an object")
-    parts = tuple(_part_ref(p) for p in _list(fields["parts"], "parts"))
-    if fields["processes"] != len(parts) or not parts:
-        raise InvalidLayout(f"expected a part for each process, found {len(parts)}")
+            raise InvalidLayout(
+                f"expected {name} to be an object, found {show(fields[name])}"
+            )
+        check_depth(fields[name], depth=_DEPTH)
+    parts = _parse_parts(fields)
     placements = [
-        placement_from_json(p) for p in _list(fields["placements"], "placements")
+        placement_from_json(p) for p in expect_list(fields["placements"], "placements")
     ]
     leaves = tuple(
-        leaf_from_json(v, placements, len(parts))
-        for v in _list(fields["leaves"], "leaves")
+        [
+            leaf_from_json(value, placements, len(parts))
+            for value in expect_list(fields["leaves"], "leaves")
+        ]
     )
-    try:
-        structure = pytree.Structure.from_json(fields["structure"])
-    except pytree.InvalidStructure as error:
-        raise InvalidLayout(str(error)) from None
-    if structure.paths != tuple(leaf.path for leaf in leaves):
-        raise InvalidLayout("expected the leaves that the structure names, in order")
+    _check_room(leaves, parts)
     check_distinct(leaves)
     return Manifest(
         step,
-        cast(str, commit),
-        structure,
+        commit,
+        _parse_structure(fields["structure"], leaves),
         leaves,
         parts,
-        cast("str | None", codec),
+        codec,
         fields["metrics"],
         fields["meta"],
     )
 
 
+def _parse_parts(fields: dict[str, Any]) -> tuple[PartRef, ...]:
+    parts = tuple(
+        [
+            PartRef(*parse_reference(part, part_name(process)))
+            for process, part in enumerate(expect_list(fields["parts"], "parts"))
+        ]
+    )
+    processes = fields["processes"]
+    if type(processes) is not int or processes != len(parts) or not parts:
+        raise InvalidLayout(
+            f"expected a part for each process, found {len(parts)} "
+            f"for {show(processes)}"
+        )
+    return parts
+
+
+def _parse_structure(value: Any, leaves: tuple[Leaf, ...]) -> pytree.Structure:
+    try:
+        structure = pytree.Structure.from_json(value)
+    except pytree.InvalidStructure as error:
+        raise InvalidLayout(str(error)) from None
+    except RecursionError:
+        raise TooLarge("expected static data of reasonable depth") from None
+    if structure.paths != tuple([leaf.path for leaf in leaves]):
+        raise InvalidLayout("expected the leaves that the structure names, in order")
+    return structure
+
+
+def _check_room(leaves: tuple[Leaf, ...], parts: tuple[PartRef, ...]) -> None:
+    """Refuse more cells and chunks than the parts have room to describe.
+
+    A chunk takes 8 bytes of its part at least (its checksum), a cell 10 bytes and 4
+    values: so no plan is larger than a multiple of the documents that it is made of.
+    """
+    stored = [leaf for leaf in leaves if leaf.store is not None]
+    cells = sum([leaf.cells.length for leaf in stored])
+    chunks = sum([leaf.chunks.length for leaf in stored])
+    room = sum([part.bytes for part in parts])
+    if 8 * chunks + 10 * cells > room or 4 * cells > VALUES * len(parts):
+        raise TooLarge(
+            f"expected as many cells and chunks as {room} bytes of parts describe, "
+            f"found {cells} and {chunks}"
+        )
+
+
 def check_distinct(leaves: tuple[Leaf, ...]) -> None:
     """Refuse arrays whose names are equal but for case, or lie in one another."""
-    names = [x.store.name.casefold() for x in leaves if isinstance(x.store, Chunked)]
-    taken = set(names)
-    if len(taken) != len(names):
-        raise InvalidLayout("expected distinct array names, found one twice")
-    for name in names:
-        if name.split("/", 1)[0] in ("~packs", "parts", "manifest.json", "zarr.json"):
-            raise InvalidLayout(f"expected a leaf's array name, found {name!r:.80}")
-        while "/" in name:
-            name = name.rpartition("/")[0]
-            if name in taken:
-                raise InvalidLayout(f"expected no array inside another: {name!r:.80}")
-
-
-def _list(value: Any, what: str) -> list[Any]:
-    if not isinstance(value, list):
-        raise InvalidLayout(f"expected a list of {what}, found {value!r:.40}")
-    return cast("list[Any]", value)
-
-
-def _part_ref(value: Any) -> PartRef:
-    if isinstance(value, list) and len(cast("list[Any]", value)) == 2:
-        size, sha256 = cast("list[Any]", value)
-        if type(size) is int and 0 < size < 1 << 40 and isinstance(sha256, str):
-            return PartRef(size, sha256)
-    raise InvalidLayout(f"expected a part's size and SHA-256, found {value!r:.80}")
-
-
-def _is_commit(value: Any) -> bool:
-    return (
-        isinstance(value, str)
-        and 8 <= len(value) <= 64
-        and all(c in "0123456789abcdef" for c in value)
+    names = sorted(
+        leaf.store.name.casefold().split("/")
+        for leaf in leaves
+        if isinstance(leaf.store, Chunked)
     )
+    for name in names:
+        if name[0] in _RESERVED or "zarr.json" in name:
+            raise InvalidLayout(f"expected the name of an array, found {show(name)}")
+    # In this order the first name below another comes right after it.
+    for name, following in pairwise(names):
+        if following[: len(name)] == name:
+            raise InvalidLayout(
+                "expected distinct array names, none inside another, "
+                f"found {show(name)} and {show(following)}"
+            )
 
 
 def check_part_bytes(manifest: Manifest, process: int, data: bytes) -> None:

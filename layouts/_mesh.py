@@ -5,18 +5,21 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from ._box import Box, Grid, Shape
-from ._errors import InvalidLayout
+from ._errors import InvalidLayout, TooLarge, show
+from ._expect import expect_fields, expect_int, expect_list
 
 Axes = tuple[str, ...]
 Spec = tuple[Axes, ...]
 """One tuple of mesh axis names for each dimension, major axis first."""
 
-_AXIS_TYPES = ("Auto", "Explicit", "Manual")
+_AXIS_TYPES = frozenset({"Auto", "Explicit", "Manual"})
+_POSITIONS = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,25 +100,33 @@ def piece_grid(shape: Shape, spec: Spec, mesh: MeshLayout) -> Grid:
 def piece_boxes(shape: Shape, spec: Spec, mesh: MeshLayout) -> list[Box]:
     """Return the box held at each mesh position, positions in C order."""
     counts = split_counts(spec, mesh)
-    names = [name for name, _ in mesh.axes]
-    sizes = [size for _, size in mesh.axes]
-    places = np.indices(sizes).reshape(len(sizes), -1) if sizes else None
-    columns: list[list[tuple[int, int]]] = []
-    for n, axes, count in zip(shape, spec, counts, strict=True):
-        part = -(-n // count) if count else 0
+    places = _numbers(spec, mesh)
+    parts = [-(-n // c) for n, c in zip(shape, counts, strict=True)]
+    made: dict[Shape, Box] = {}
+    for place in set(places):
+        start = tuple(
+            [min(i * p, n) for i, p, n in zip(place, parts, shape, strict=True)]
+        )
+        stops = zip(start, parts, shape, strict=True)
+        made[place] = Box(start, tuple([min(p, n - a) for a, p, n in stops]))
+    return [made[place] for place in places]
+
+
+@lru_cache(maxsize=256)
+def _numbers(spec: Spec, mesh: MeshLayout) -> list[Shape]:
+    """Return, for each mesh position, the number of its part in each dimension."""
+    if not spec:
+        return [()] * mesh.size
+    sizes = mesh.sizes
+    indices = np.indices(tuple(sizes.values()))
+    places = {axis: indices[i].ravel() for i, axis in enumerate(sizes)}
+    found: list[list[int]] = []
+    for axes in spec:
         number = np.zeros(mesh.size, np.int64)
         for axis in axes:
-            at = names.index(axis)
-            if places is not None:
-                number = number * sizes[at] + places[at]
-        starts = [min(int(i) * part, n) for i in number]
-        columns.append([(a, min(part, n - a)) for a in starts])
-    if not columns:
-        return [Box((), ())] * mesh.size
-    return [
-        Box(tuple(a for a, _ in dims), tuple(n for _, n in dims))
-        for dims in zip(*columns, strict=True)
-    ]
+            number = number * sizes[axis] + places[axis]
+        found.append(number.tolist())
+    return list(zip(*found, strict=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,36 +187,44 @@ class Placement:
 
 def placement_from_json(value: Any) -> Placement:
     """Read a placement, refusing whatever is not one."""
-    try:
-        if value.keys() != {"mesh", "spec", "memory"}:
-            raise ValueError(sorted(value))
-        mesh, spec, memory = value["mesh"], value["spec"], value["memory"]
-        laid = None if mesh is None else _mesh_from_json(mesh)
-        axes = None if spec is None else tuple(tuple(a) for a in spec)
-        if not isinstance(memory, (str, type(None))):
-            raise ValueError(memory)
-        if axes is not None:
-            used = [a for group in axes for a in group]
-            known = laid.sizes if laid else {}
-            if len(set(used)) != len(used) or not all(a in known for a in used):
-                raise ValueError(spec)
-        return Placement(laid, axes, memory)
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise InvalidLayout(
-            f"expected a placement of mesh, spec and memory, found {error!r:.120}"
-        ) from None
+    fields = expect_fields(value, {"mesh", "spec", "memory"}, "a placement")
+    memory = fields["memory"]
+    if memory is not None and type(memory) is not str:
+        raise InvalidLayout(f"expected a memory kind, found {show(memory)}")
+    mesh = None if fields["mesh"] is None else _mesh_from_json(fields["mesh"])
+    if fields["spec"] is None:
+        return Placement(mesh, None, memory)
+    spec = tuple([_names(group) for group in expect_list(fields["spec"], "axes")])
+    used = [name for group in spec for name in group]
+    known = mesh.sizes if mesh else {}
+    if len(set(used)) != len(used) or not all(name in known for name in used):
+        raise InvalidLayout(f"expected axes of {mesh}, each once, found {show(used)}")
+    return Placement(mesh, spec, memory)
 
 
 def _mesh_from_json(value: Any) -> MeshLayout:
-    if value.keys() != {"axes", "types"}:
-        raise ValueError(sorted(value))
-    axes = tuple((name, size) for name, size in value["axes"])
-    types = tuple(value["types"])
-    for name, size in axes:
-        if not isinstance(name, str) or type(size) is not int or not 0 < size < 1 << 32:
-            raise ValueError(axes)
+    fields = expect_fields(value, {"axes", "types"}, "a mesh")
+    axes = tuple([_axis(axis) for axis in expect_list(fields["axes"], "axes")])
+    types = _names(fields["types"])
     if len(dict(axes)) != len(axes) or len(types) != len(axes):
-        raise ValueError(axes)
-    if any(t not in _AXIS_TYPES for t in types) or math.prod(n for _, n in axes) >> 32:
-        raise ValueError(types)
-    return MeshLayout(axes, types)
+        raise InvalidLayout(f"expected distinct axes with types, found {show(value)}")
+    if not set(types) <= _AXIS_TYPES:
+        raise InvalidLayout(f"expected types of axes, found {show(types)}")
+    mesh = MeshLayout(axes, types)
+    if mesh.size >= _POSITIONS:
+        raise TooLarge(f"expected under {_POSITIONS} positions, found {show(axes)}")
+    return mesh
+
+
+def _axis(value: Any) -> tuple[str, int]:
+    name, size = expect_list(value, "an axis's name and size", length=2)
+    if type(name) is not str:
+        raise InvalidLayout(f"expected the name of an axis, found {show(name)}")
+    return name, expect_int(size, "the size of an axis", least=1, below=_POSITIONS)
+
+
+def _names(value: Any) -> Axes:
+    names = expect_list(value, "names")
+    if not set(map(type, names)) <= {str}:
+        raise InvalidLayout(f"expected a list of names, found {show(value)}")
+    return tuple(names)

@@ -11,14 +11,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ._box import Grid
-from ._errors import InvalidLayout
-from ._json import frame, unframe
+from ._errors import InvalidLayout, show
+from ._expect import expect_fields, expect_int, expect_list
+from ._json import BODY_BYTES, frame, unframe
 from ._leaf import Chunked
 from ._manifest import Manifest
 from ._name import check_name
 from ._pack import PackRow, pack_rows, written_cells
 
 PART = "ckpt-part"
+_FIELDS = {"process", "commit", "objects", "packs", "files"}
+_OBJECT_FIELDS = {"leaf", "object", "crc32c"}
 CHECKSUM_BYTES = 4
 """Each chunk of a Zarr array is followed by its CRC-32C, little-endian."""
 
@@ -77,7 +80,11 @@ class Part:
 
 
 def _object_json(part: ObjectPart) -> dict[str, Any]:
-    found = {"leaf": part.leaf, "object": part.object, "crc32c": _hex(part.crcs)}
+    found: dict[str, Any] = {
+        "leaf": part.leaf,
+        "object": part.object,
+        "crc32c": _hex(part.crcs),
+    }
     if part.lengths is not None:
         found["lengths"] = part.lengths.tolist()
     return found
@@ -89,11 +96,14 @@ def _hex(crcs: Crcs) -> str:
 
 def _unhex(text: Any, count: int) -> Crcs:
     if not isinstance(text, str) or len(text) != 8 * count:
-        raise InvalidLayout(f"expected {count} checksums, found {text!r:.60}")
+        raise InvalidLayout(f"expected {count} checksums, found {show(text)}")
     try:
-        return np.frombuffer(bytes.fromhex(text), ">u4").astype(np.uint32)
+        data = bytes.fromhex(text)
     except ValueError:
-        raise InvalidLayout(f"expected checksums, found {text!r:.60}") from None
+        data = b""
+    if data.hex() != text:
+        raise InvalidLayout(f"expected checksums in hexadecimal, found {show(text)}")
+    return np.frombuffer(data, ">u4").astype(np.uint32)
 
 
 def chunk_count(manifest: Manifest, leaf: int, number: int) -> int:
@@ -127,58 +137,55 @@ def expected_objects(manifest: Manifest, process: int) -> list[tuple[int, int]]:
 
 def parse_part(manifest: Manifest, process: int, data: bytes) -> Part:
     """Read a part; it must describe exactly the objects its process writes."""
-    body = unframe(PART, data)
-    fields = {"process", "commit", "objects", "packs", "files"}
-    if not isinstance(body, dict) or cast(Any, body).keys() != fields:
-        raise InvalidLayout("expected the part's fields, found others")
-    found = cast("dict[str, Any]", body)
-    if (found["process"], found["commit"]) != (process, manifest.commit):
+    body = expect_fields(unframe(PART, data), _FIELDS, "the part")
+    _check_numbers(body, {"process": process}, "the part")
+    if body["commit"] != manifest.commit:
         raise InvalidLayout(
-            f"expected the part of process {process} of commit {manifest.commit}, "
-            f"found {found['process']!r:.20} of {found['commit']!r:.40}"
+            f"expected a part of commit {manifest.commit}, "
+            f"found one of {show(body['commit'])}"
         )
     expected = expected_objects(manifest, process)
-    given = found["objects"]
-    if not isinstance(given, list) or len(cast("list[Any]", given)) != len(expected):
-        raise InvalidLayout(f"expected {len(expected)} objects, found others")
+    given = expect_list(body["objects"], "objects", length=len(expected))
     objects = tuple(
-        _parse_object(manifest, leaf, number, value)
-        for (leaf, number), value in zip(
-            expected, cast("list[Any]", given), strict=True
-        )
+        [
+            _parse_object(manifest, leaf, number, value)
+            for (leaf, number), value in zip(expected, given, strict=True)
+        ]
     )
     rows = tuple(pack_rows(manifest.leaves, process))
-    crcs = _parse_rows(rows, found["packs"])
-    files = _parse_files(found["files"])
-    return Part(process, manifest.commit, objects, rows, crcs, files)
+    crcs = _parse_rows(rows, body["packs"])
+    return Part(
+        process, manifest.commit, objects, rows, crcs, _parse_files(body["files"])
+    )
 
 
 def _parse_object(manifest: Manifest, leaf: int, number: int, value: Any) -> ObjectPart:
-    keys = {"leaf", "object", "crc32c"} | ({"lengths"} if manifest.codec else set())
-    if not isinstance(value, dict) or cast(Any, value).keys() != keys:
-        raise InvalidLayout(f"expected an object of leaf {leaf}, found {value!r:.60}")
-    fields = cast("dict[str, Any]", value)
-    if (fields["leaf"], fields["object"]) != (leaf, number):
-        raise InvalidLayout(
-            f"expected object {number} of leaf {leaf}, "
-            f"found {fields['object']!r:.20} of {fields['leaf']!r:.20}"
-        )
+    what = f"object {number} of leaf {leaf}"
+    names = _OBJECT_FIELDS | ({"lengths"} if manifest.codec else set[str]())
+    fields = expect_fields(value, names, what)
+    _check_numbers(fields, {"leaf": leaf, "object": number}, what)
     count = chunk_count(manifest, leaf, number)
     lengths = None
     if manifest.codec:
-        size = chunk_bytes(manifest, leaf)
-        given = fields["lengths"]
-        if (
-            not isinstance(given, list)
-            or len(cast("list[Any]", given)) != count
-            or any(
-                type(n) is not int or not 0 < n <= 2 * size + (1 << 16)
-                for n in cast("list[Any]", given)
-            )
-        ):
-            raise InvalidLayout(f"expected {count} chunk lengths, found {given!r:.60}")
-        lengths = np.array(given, np.int64)
+        given = expect_list(fields["lengths"], "chunk lengths", length=count)
+        most = 2 * chunk_bytes(manifest, leaf) + (1 << 16)
+        lengths = np.array(
+            [
+                expect_int(n, "the length of a chunk", least=1, below=most)
+                for n in given
+            ],
+            np.int64,
+        )
     return ObjectPart(leaf, number, _unhex(fields["crc32c"], count), lengths)
+
+
+def _check_numbers(fields: dict[str, Any], expected: dict[str, int], what: str) -> None:
+    for name, number in expected.items():
+        found = fields[name]
+        if type(found) is not int or found != number:
+            raise InvalidLayout(
+                f"expected {what} to have {name} {number}, found {show(found)}"
+            )
 
 
 def chunk_bytes(manifest: Manifest, leaf: int) -> int:
@@ -188,22 +195,25 @@ def chunk_bytes(manifest: Manifest, leaf: int) -> int:
 
 
 def _parse_rows(rows: Sequence[PackRow], value: Any) -> Crcs:
-    keys = {*PackRow._fields, "crc32c"}
-    if not isinstance(value, dict) or cast(Any, value).keys() != keys:
-        raise InvalidLayout(f"expected the columns of the packs, found {value!r:.60}")
-    columns = cast("dict[str, Any]", value)
+    columns = expect_fields(value, {*PackRow._fields, "crc32c"}, "the packs")
     expected = [list(c) for c in zip(*rows, strict=True)] or [[]] * 5
     for name, column in zip(PackRow._fields, expected, strict=True):
-        if columns[name] != column:
+        given = expect_list(columns[name], f"rows of {name!r}", length=len(rows))
+        if not set(map(type, given)) <= {int} or given != column:
             raise InvalidLayout(f"expected other values in the packs' column {name!r}")
     return _unhex(columns["crc32c"], len(rows))
 
 
 def _parse_files(value: Any) -> tuple[FileEntry, ...]:
-    try:
-        files = tuple(FileEntry(check_name(n), size, crc) for n, size, crc in value)
-    except (TypeError, ValueError) as error:
-        raise InvalidLayout(f"expected a list of files: {error!s:.120}") from None
-    if any(type(f.bytes) is not int or type(f.crc) is not int for f in files):
-        raise InvalidLayout("expected sizes and checksums of files")
+    files = tuple([_parse_file(file) for file in expect_list(value, "files")])
+    if len({file.name.casefold() for file in files}) != len(files):
+        raise InvalidLayout("expected distinct files, found one twice")
     return files
+
+
+def _parse_file(value: Any) -> FileEntry:
+    name, size, crc = expect_list(value, "a name, size and checksum", length=3)
+    if check_name(name).rpartition("/")[2] != "zarr.json":
+        raise InvalidLayout(f"expected a file of Zarr metadata, found {show(name)}")
+    size = expect_int(size, f"the bytes of {name}", below=BODY_BYTES + 1)
+    return FileEntry(name, size, expect_int(crc, f"the CRC of {name}", below=1 << 32))

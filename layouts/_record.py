@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, TypeGuard
 
-from ._errors import InvalidLayout
-from ._json import frame, unframe
+from ._errors import InvalidLayout, show
+from ._expect import expect_fields, expect_int, expect_list
+from ._json import DOCUMENT_BYTES, frame, unframe
 
 RECORD = "ckpt-commit"
 _FIELDS = {"step", "commit", "directory", "manifest"}
-_DIRECTORY = re.compile(r"(0|[1-9][0-9]{0,18})-([0-9a-f]{8,64})")
+_COMMIT = re.compile(r"[0-9a-f]{8,64}")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
 _RECORD_NAME = re.compile(r"(0|[1-9][0-9]{0,18})\.json")
 _ATTEMPT_NAME = re.compile(r"(0|[1-9][0-9]{0,18})-([0-9a-f]{8,64})\.attempt")
 
@@ -44,27 +46,36 @@ class CommitRecord:
 
 def parse_record(data: bytes, step: int) -> CommitRecord:
     """Read the commit record of a step, refusing whatever is not one."""
-    body = unframe(RECORD, data)
-    if not isinstance(body, dict) or cast(Any, body).keys() != _FIELDS:
-        raise InvalidLayout("expected the commit record's fields, found others")
-    fields = cast("dict[str, Any]", body)
-    try:
-        size, sha256 = fields["manifest"]
-        record = CommitRecord(fields["step"], fields["commit"], size, sha256)
-        sound = (
-            record.step == step
-            and type(record.step) is int
-            and type(size) is int
-            and 0 < size < 1 << 40
-            and isinstance(sha256, str)
-            and fields["directory"] == record.directory
-            and _DIRECTORY.fullmatch(record.directory)
+    fields = expect_fields(unframe(RECORD, data), _FIELDS, "a commit record")
+    commit = fields["commit"]
+    if type(fields["step"]) is not int or fields["step"] != step:
+        raise InvalidLayout(
+            f"expected the record of step {step}, found that of {show(fields['step'])}"
         )
-    except (TypeError, ValueError):
-        sound = False
-    if not sound:
-        raise InvalidLayout(f"expected the commit record of step {step}, found another")
+    if not is_commit(commit):
+        raise InvalidLayout(f"expected a commit id, found {show(commit)}")
+    size, sha256 = parse_reference(fields["manifest"], "the manifest")
+    record = CommitRecord(step, commit, size, sha256)
+    if fields["directory"] != record.directory:
+        raise InvalidLayout(
+            f"expected the directory {record.directory}, "
+            f"found {show(fields['directory'])}"
+        )
     return record
+
+
+def parse_reference(value: Any, what: str) -> tuple[int, str]:
+    """Read the (bytes, SHA-256) by which one document names another."""
+    size, sha256 = expect_list(value, f"the bytes and SHA-256 of {what}", length=2)
+    size = expect_int(size, f"the bytes of {what}", least=1, below=DOCUMENT_BYTES + 1)
+    if type(sha256) is not str or not _SHA256.fullmatch(sha256):
+        raise InvalidLayout(f"expected the SHA-256 of {what}, found {show(sha256)}")
+    return size, sha256
+
+
+def is_commit(value: Any) -> TypeGuard[str]:
+    """Tell whether a value is a commit id."""
+    return isinstance(value, str) and bool(_COMMIT.fullmatch(value))
 
 
 def attempt_directory(step: int, commit: str) -> str:

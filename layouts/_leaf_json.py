@@ -1,0 +1,171 @@
+"""Reading leaves from JSON that may be hostile.
+
+Every number is checked before anything of its size is made: what a checkpoint of this
+format can hold is bounded by the bytes of its documents, not by what they claim.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+from typing import Any, cast
+
+from ._box import Grid, Shape
+from ._cut import PACK_BYTES
+from ._dtype import dtype_of
+from ._errors import InvalidLayout, LayoutError, TooLarge, show
+from ._expect import expect_int, expect_list, is_object
+from ._json import check_depth
+from ._leaf import ARRAY_KINDS, VALUE_KINDS, Chunked, Leaf, Packed, Runs
+from ._mesh import Placement
+from ._name import check_name
+
+_RANK = 32
+_LENGTH = 1 << 48
+_OBJECT_BYTES = 1 << 40
+_VALUE_FIELDS = {"path", "kind", "value"}
+_FIELDS = {"path", "kind", "dtype", "shape", "placement", "weak", "impl"}
+_PACKED_FIELDS = _FIELDS | {"piece", "writers"}
+_CHUNKED_FIELDS = _FIELDS | {"array", "object", "chunk", "writers"}
+
+
+def leaf_from_json(value: Any, placements: list[Placement], processes: int) -> Leaf:
+    """Read a leaf, or say what is wrong and at which path."""
+    fields = value if is_object(value) else {}
+    path, kind = fields.get("path"), fields.get("kind")
+    if type(path) is not str or type(kind) is not str:
+        raise InvalidLayout(f"expected a leaf's path and kind, found {show(value)}")
+    try:
+        if "value" in fields:
+            return _value_leaf(path, kind, fields)
+        return _array_leaf(path, kind, fields, placements, processes)
+    except LayoutError as error:
+        raise type(error)(f"{error} - at `{path:.200}`") from None
+
+
+def _value_leaf(path: str, kind: str, fields: dict[str, Any]) -> Leaf:
+    if kind not in VALUE_KINDS or fields.keys() != _VALUE_FIELDS:
+        raise InvalidLayout(
+            f"expected a small value, found kind {show(kind)} with {_names(fields)}"
+        )
+    check_depth(fields["value"], depth=1)
+    return Leaf(path, kind, value=fields["value"])
+
+
+def _array_leaf(
+    path: str,
+    kind: str,
+    fields: dict[str, Any],
+    placements: list[Placement],
+    processes: int,
+) -> Leaf:
+    known = _CHUNKED_FIELDS if "array" in fields else _PACKED_FIELDS
+    if kind not in ARRAY_KINDS or not fields.keys() <= known:
+        raise InvalidLayout(
+            f"expected a stored array, found kind {show(kind)} with {_names(fields)}"
+        )
+    dtype, shape = fields.get("dtype"), _shape(fields.get("shape"))
+    size = dtype_of(cast(str, dtype)).itemsize
+    placement = _placement(fields.get("placement"), placements, len(shape))
+    weak, impl = fields.get("weak", False), fields.get("impl")
+    if type(weak) is not bool:
+        raise InvalidLayout(f"expected weak to be a bool, found {show(weak)}")
+    if kind == "key":
+        if not isinstance(impl, str) or dtype != "uint32":
+            raise InvalidLayout("expected a key of uint32 with its impl, found another")
+    elif "impl" in fields:
+        raise InvalidLayout(f"expected impl on keys alone, found {show(impl)}")
+    if "array" in fields:
+        store: Packed | Chunked = _chunked(fields, shape, size)
+    else:
+        piece = _shape(fields["piece"], len(shape)) if "piece" in fields else shape
+        _check_piece(shape, piece, size)
+        store = Packed(piece)
+    if "writers" in fields:
+        store = _with_writers(store, shape, _runs(fields["writers"], processes))
+    return Leaf(path, kind, cast(str, dtype), shape, placement, store, weak, impl)
+
+
+def _names(fields: dict[str, Any]) -> str:
+    return show(sorted(fields))
+
+
+def _placement(number: Any, placements: list[Placement], rank: int) -> Placement | None:
+    if number is None:
+        return None
+    found = placements[expect_int(number, "a placement", below=len(placements))]
+    if found.spec is not None and len(found.spec) != rank:
+        raise InvalidLayout(f"expected a spec of rank {rank}, found {len(found.spec)}")
+    return found
+
+
+def _chunked(fields: dict[str, Any], shape: Shape, itemsize: int) -> Chunked:
+    cell = _shape(fields.get("object"), len(shape), least=1)
+    chunk = _shape(fields.get("chunk"), len(shape), least=1)
+    _check_chunks(shape, cell, chunk, itemsize)
+    return Chunked(check_name(fields["array"]), cell, chunk)
+
+
+@lru_cache(maxsize=1024)
+def _check_piece(shape: Shape, piece: Shape, itemsize: int) -> None:
+    """Refuse pieces that do not cut the array, or that no pack would hold."""
+    _check_size(shape, itemsize)
+    pairs = zip(shape, piece, strict=True)
+    if any(p > max(n, 1) or (n and not p) for n, p in pairs):
+        raise InvalidLayout(f"expected pieces of {shape}, found {piece}")
+    if math.prod(piece) * itemsize > PACK_BYTES:
+        raise TooLarge(f"expected pieces of at most {PACK_BYTES} bytes, found {piece}")
+
+
+@lru_cache(maxsize=1024)
+def _check_chunks(shape: Shape, cell: Shape, chunk: Shape, itemsize: int) -> None:
+    """Refuse objects that are not whole chunks, or reach past what the array needs."""
+    _check_size(shape, itemsize)
+    if not shape or any(o % c for o, c in zip(cell, chunk, strict=True)):
+        raise InvalidLayout(
+            f"expected objects of whole chunks, found {cell} of {chunk}"
+        )
+    triples = zip(shape, cell, chunk, strict=True)
+    if any(c > max(n, 1) or o >= max(n, 1) + c for n, o, c in triples):
+        raise InvalidLayout(f"expected objects inside {shape}, found {cell} of {chunk}")
+    if math.prod(cell) * itemsize > _OBJECT_BYTES:
+        raise TooLarge(f"expected objects under {_OBJECT_BYTES} bytes, found {cell}")
+
+
+def _check_size(shape: Shape, itemsize: int) -> None:
+    if math.prod([max(n, 1) for n in shape]) * itemsize >= 1 << 63:
+        raise TooLarge(f"expected under 2**63 bytes, found shape {shape}")
+
+
+def _runs(value: Any, processes: int) -> Runs:
+    runs: list[tuple[int, int]] = []
+    for run in expect_list(value, "runs of writers"):
+        writer, count = expect_list(run, "a writer and its count of cells", length=2)
+        writer = expect_int(writer, "a writer", below=processes)
+        count = expect_int(count, "a count of cells", least=1, below=1 << 63)
+        runs.append((writer, count))
+    return tuple(runs)
+
+
+def _with_writers(
+    store: Packed | Chunked, shape: Shape, runs: Runs
+) -> Packed | Chunked:
+    if isinstance(store, Chunked):
+        length = Grid(shape, store.object).length
+        made: Packed | Chunked = Chunked(store.name, store.object, store.chunk, runs)
+    else:
+        length = Grid(shape, store.piece).length
+        made = Packed(store.piece, runs)
+    if sum([count for _, count in runs]) != length:
+        raise InvalidLayout(f"expected writers of {length} cells, found {show(runs)}")
+    return made
+
+
+def _shape(value: Any, rank: int | None = None, *, least: int = 0) -> Shape:
+    lengths = expect_list(value, "lengths", length=rank)
+    if len(lengths) > _RANK:
+        raise TooLarge(f"expected a rank of at most {_RANK}, found {len(lengths)}")
+    for n in lengths:
+        if type(n) is not int or not least <= n < _LENGTH:
+            raise InvalidLayout(f"expected lengths under 2**48, found {show(value)}")
+    return tuple(lengths)
