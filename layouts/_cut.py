@@ -23,6 +23,9 @@ PACK_PIECE_BYTES = 1 << 20
 PACK_BYTES = 64 << 20
 """A pack is closed and another begun at this size."""
 
+_SMALL_FACTOR = 7
+_LARGE_FACTOR = 1 << 12
+
 
 def cut_chunk(
     piece: Shape, itemsize: int, *, shape: Shape, limit: int = CHUNK_BYTES
@@ -36,29 +39,51 @@ def cut_chunk(
     >>> cut_chunk((1024, 2048), 4, shape=(4096, 4096))
     (256, 512)
     >>> cut_chunk((50257, 768), 4, shape=(50257, 768))
-    (393, 192)
+    (197, 384)
+    >>> cut_chunk((1000, 1000, 1000), 1, shape=(1000, 1000, 1000))
+    (25, 125, 125)
     """
     chunk = list(piece)
     while math.prod(chunk) * itemsize > limit:
         cuts = [
-            (n, -d, factor)
+            cut
             for d, n in enumerate(chunk)
-            if (factor := _factor(n, spans=piece[d] == shape[d])) > 1
+            if (cut := _cut_length(n, d, piece[d], spans=piece[d] == shape[d]))
         ]
         if not cuts:
             break
-        n, d, factor = max(cuts)
-        chunk[-d] = -(-n // factor)
+        _, d, length = max(cuts)
+        chunk[-d] = length
     return tuple(chunk)
 
 
-def _factor(n: int, *, spans: bool) -> int:
-    """Return by how much to cut a length: 2, else its least factor, else 1."""
+def _cut_length(
+    n: int, dimension: int, piece: int, *, spans: bool
+) -> tuple[int, int, int] | None:
+    """Return (preference, -dimension, length after the cut), or None if uncuttable.
+
+    The longest dimension is cut first, but not where that would lose boundaries that
+    others will want, or leave slivers: such a dimension counts an eighth.
+    """
     if n < 2:
-        return 1
-    if spans or n % 2 == 0:
+        return None
+    if spans and (n % 2 == 0 or piece % 2 or piece % n):
+        return n, -dimension, -(-n // 2)
+    factor = least_factor(n)
+    if 1 < factor <= _SMALL_FACTOR:
+        return n, -dimension, n // factor
+    if spans:
+        return n // 8, -dimension, -(-n // 2)
+    length = n // factor
+    return (min(n // 8, length), -dimension, length) if factor > 1 else None
+
+
+def least_factor(n: int) -> int:
+    """Return the least factor of a length, or 1 if that is too large to cut by."""
+    if n % 2 == 0:
         return 2
-    return next((p for p in range(3, min(n, 1 << 12), 2) if n % p == 0), 1)
+    limit = min(n, _LARGE_FACTOR)
+    return next((p for p in range(3, limit + 1, 2) if n % p == 0), 1)
 
 
 def cut_object(
@@ -77,16 +102,23 @@ def cut_object(
 
     >>> cut_object((4096, 4096), (256, 512), 4, shape=(4096, 4096), limit=16 << 20)
     (1024, 4096)
+    >>> cut_object((4096, 4096), (256, 512), 4, shape=(4096, 4096), parts=2)
+    (2048, 4096)
     """
-    cells = [-(-n // c) for n, c in zip(piece, chunk, strict=True)]
+    whole = [-(-n // c) for n, c in zip(piece, chunk, strict=True)]
+    cells = list(whole)
     size = math.prod(chunk) * itemsize
-    made = 1
+
+    def too_large() -> bool:
+        made = math.prod(-(-w // c) for w, c in zip(whole, cells, strict=True))
+        return size * math.prod(cells) > limit or made < parts
+
     for d in range(len(cells)):
-        whole = cells[d]
-        while cells[d] > 1 and (size * math.prod(cells) > limit or made < parts):
-            factor = _factor(cells[d], spans=piece[d] == shape[d])
-            if factor == 1:
+        while cells[d] > 1 and too_large():
+            if piece[d] == shape[d]:
+                cells[d] = -(-cells[d] // 2)
+            elif (factor := least_factor(cells[d])) > 1:
+                cells[d] //= factor
+            else:
                 break
-            cells[d] = -(-cells[d] // factor)
-        made *= -(-whole // cells[d])
     return tuple(n * c for n, c in zip(cells, chunk, strict=True))

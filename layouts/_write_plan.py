@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from ._box import Grid, Shape
 from ._cut import CHUNK_BYTES, OBJECT_BYTES, PACK_PIECE_BYTES, cut_chunk, cut_object
-from ._leaf import Chunked, Leaf, Packed, Runs
+from ._leaf import Chunked, Leaf, Packed
 from ._pack import PackRow, pack_rows, written_cells
 
 Holders = tuple[tuple[int, ...], ...]
@@ -47,19 +47,25 @@ def lay_out(
     leaf: Leaf, name: str, pieces: Pieces, *, limits: WriteLimits = WriteLimits()
 ) -> Leaf:
     """Return the leaf with its store chosen: packed pieces, or a Zarr array."""
-    if math.prod(pieces.piece) * leaf.itemsize < PACK_PIECE_BYTES or not leaf.shape:
-        return replace(leaf, store=Packed(pieces.piece))
-    itemsize, shape = leaf.itemsize, leaf.shape
-    chunk = cut_chunk(pieces.piece, itemsize, shape=shape, limit=limits.chunk_bytes)
+    piece, shape, itemsize = pieces.piece, leaf.shape, leaf.itemsize
+    size = math.prod(piece) * itemsize
+    if size < PACK_PIECE_BYTES or 0 in shape:
+        return replace(leaf, store=Packed(piece))
+    chunk = cut_chunk(piece, itemsize, shape=shape, limit=limits.chunk_bytes)
+    replicas = max(map(len, pieces.holders)) if pieces.holders else 1
     cell = cut_object(
-        pieces.piece,
+        piece,
         chunk,
         itemsize,
         shape=shape,
         limit=limits.object_bytes,
-        parts=max(map(len, pieces.holders)) if pieces.holders else 1,
+        parts=min(replicas, size // PACK_PIECE_BYTES),
     )
     return replace(leaf, store=Chunked(name, cell, chunk))
+
+
+Heaps = dict[tuple[int, ...], list[tuple[int, int]]]
+"""For each set of holders, (load, process) as a heap whose loads may be stale."""
 
 
 def assign_writers(
@@ -71,44 +77,62 @@ def assign_writers(
     first, so that every process finds the same answer without asking another.
     """
     loads: dict[int, int] = {}
+    heaps: Heaps = {}
     return tuple(
-        _assign(leaf, held, loads) if held and held.holders else leaf
-        for leaf, held in zip(leaves, pieces, strict=True)
+        [
+            _assign(leaf, held, loads, heaps) if leaf.store else leaf
+            for leaf, held in zip(leaves, pieces, strict=True)
+        ]
     )
 
 
-def _assign(leaf: Leaf, pieces: Pieces, loads: dict[int, int]) -> Leaf:
-    holders = pieces.holders
-    if leaf.store is None or holders is None or set(holders) == {(0,)}:
+def _assign(
+    leaf: Leaf, pieces: Pieces | None, loads: dict[int, int], heaps: Heaps
+) -> Leaf:
+    store = leaf.store
+    holders = pieces.holders if pieces else None
+    if store is None or pieces is None or holders is None or _are_first(holders):
+        loads[0] = loads.get(0, 0) + leaf.nbytes
         return leaf
-    cells, grid = leaf.cells, Grid(leaf.shape, pieces.piece)
-    heaps: dict[tuple[int, ...], list[tuple[int, int]]] = {}
     runs: list[tuple[int, int]] = []
-    for number in range(cells.length):
-        box = cells.box(cells.coordinates(number))
-        piece = tuple(a // max(c, 1) for a, c in zip(box.start, grid.cell, strict=True))
-        writer = _least_loaded(holders[grid.number(piece)], heaps, loads)
-        loads[writer] = loads.get(writer, 0) + box.size * leaf.itemsize
+    for held, size in _held_cells(leaf, Grid(leaf.shape, pieces.piece), holders):
+        writer = _least_loaded(held, heaps, loads)
+        loads[writer] = loads.get(writer, 0) + size
         if runs and runs[-1][0] == writer:
             runs[-1] = (writer, runs[-1][1] + 1)
         else:
             runs.append((writer, 1))
-    return replace(leaf, store=replace(leaf.store, writers=_runs(runs)))
+    if all(process == 0 for process, _ in runs):
+        return leaf
+    return replace(leaf, store=replace(store, writers=tuple(runs)))
 
 
-def _runs(runs: list[tuple[int, int]]) -> Runs:
-    return () if all(process == 0 for process, _ in runs) else tuple(runs)
+def _are_first(holders: Holders) -> bool:
+    return all(held == (0,) for held in holders)
 
 
-def _least_loaded(
-    holders: tuple[int, ...],
-    heaps: dict[tuple[int, ...], list[tuple[int, int]]],
-    loads: dict[int, int],
-) -> int:
+def _held_cells(
+    leaf: Leaf, pieces: Grid, holders: Holders
+) -> Iterator[tuple[tuple[int, ...], int]]:
+    """Yield the holders and the bytes of each cell."""
+    cells, itemsize = leaf.cells, leaf.itemsize
+    if cells.cell == leaf.shape:
+        if leaf.nbytes:
+            yield holders[0], leaf.nbytes
+        return
+    for number in range(cells.length):
+        box = cells.box(cells.coordinates(number))
+        piece = tuple([a // c for a, c in zip(box.start, pieces.cell, strict=True)])
+        yield holders[pieces.number(piece)], box.size * itemsize
+
+
+def _least_loaded(holders: tuple[int, ...], heaps: Heaps, loads: dict[int, int]) -> int:
     """Return the holder with the least load; a heap's stale loads are refreshed."""
     if len(holders) == 1:
         return holders[0]
-    heap = heaps.setdefault(holders, [(0, process) for process in holders])
+    heap = heaps.get(holders)
+    if heap is None:
+        heap = heaps[holders] = [(0, process) for process in holders]
     while (load := loads.get(heap[0][1], 0)) != heap[0][0]:
         heapq.heapreplace(heap, (load, heap[0][1]))
     return heap[0][1]
