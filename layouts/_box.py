@@ -82,7 +82,7 @@ class Grid(NamedTuple):
     def counts(self) -> Shape:
         """The number of cells along each dimension."""
         return tuple(
-            -(-n // c) if n else 0 for n, c in zip(self.shape, self.cell, strict=True)
+            [-(-n // c) if n else 0 for n, c in zip(self.shape, self.cell, strict=True)]
         )
 
     @property
@@ -92,9 +92,14 @@ class Grid(NamedTuple):
 
     def box(self, coordinates: Shape) -> Box:
         """Return the clipped box of one cell."""
-        start = tuple(i * c for i, c in zip(coordinates, self.cell, strict=True))
+        if self.cell == self.shape:
+            return Box((0,) * len(self.shape), self.shape)
+        start = tuple([i * c for i, c in zip(coordinates, self.cell, strict=True)])
         shape = tuple(
-            min(c, n - a) for a, c, n in zip(start, self.cell, self.shape, strict=True)
+            [
+                min(c, n - a)
+                for a, c, n in zip(start, self.cell, self.shape, strict=True)
+            ]
         )
         return Box(start, shape)
 
@@ -115,19 +120,22 @@ class Grid(NamedTuple):
 
     def ranges(self, box: Box) -> tuple[range, ...]:
         """Return, for each dimension, the coordinates of the cells `box` touches."""
-        if any(n == 0 for n in box.shape):
-            return (range(0),) * max(len(self.shape), 1)
+        if 0 in box.shape:
+            return (range(0),) * len(self.shape)
         return tuple(
-            range(a // c, -(-(a + n) // c))
-            for a, n, c in zip(box.start, box.shape, self.cell, strict=True)
+            [
+                range(a // c, -(-(a + n) // c))
+                for a, n, c in zip(box.start, box.shape, self.cell, strict=True)
+            ]
         )
 
     def numbers(self, box: Box) -> Iterator[int]:
         """Yield the numbers in C order of the cells `box` touches, ascending."""
-        counts = self.counts
-        strides = [math.prod(counts[d + 1 :]) for d in range(len(counts))]
-        scaled = (
-            [i * stride for i in axis]
-            for axis, stride in zip(self.ranges(box), strides, strict=False)
-        )
-        return map(sum, itertools.product(*scaled))
+        if 0 in box.shape:
+            return iter(())
+        stride = 1
+        scaled: list[range] = []
+        for axis, count in zip(self.ranges(box)[::-1], self.counts[::-1], strict=True):
+            scaled.append(range(axis.start * stride, axis.stop * stride, stride))
+            stride *= count
+        return map(sum, itertools.product(*reversed(scaled)))

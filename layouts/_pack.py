@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -40,18 +39,25 @@ def pack_rows(
     """Yield the rows of a process's packs, in the order of the leaves and pieces."""
     pack = offset = 0
     for number, leaf in enumerate(leaves):
-        if not isinstance(leaf.store, Packed):
+        store = leaf.store
+        if not isinstance(store, Packed):
             continue
-        if not leaf.store.writers and leaf.store.piece == leaf.shape:
-            sizes = [] if process or 0 in leaf.shape else [(0, leaf.nbytes)]
-        else:
-            sizes = [
-                (piece, math.prod(leaf.cells.box(at).shape) * leaf.itemsize)
-                for piece in written_cells(leaf, process)
-                if (at := leaf.cells.coordinates(piece)) is not None
-            ]
-        for piece, size in sizes:
+        for piece, size in _written_pieces(leaf, store, process):
             if offset and offset + size > limit:
                 pack, offset = pack + 1, 0
             yield PackRow(number, piece, pack, offset, size)
             offset += size
+
+
+def _written_pieces(
+    leaf: Leaf, store: Packed, process: int
+) -> Iterable[tuple[int, int]]:
+    """Return number and bytes of each piece of a packed leaf that a process writes."""
+    if store.piece == leaf.shape:
+        writer = store.writers[0][0] if store.writers else 0
+        return ((0, leaf.nbytes),) if writer == process and leaf.nbytes else ()
+    cells, itemsize = leaf.cells, leaf.itemsize
+    return [
+        (piece, cells.box(cells.coordinates(piece)).size * itemsize)
+        for piece in written_cells(leaf, process)
+    ]

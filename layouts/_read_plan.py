@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from ._box import Box, Grid, intersect
-from ._leaf import Chunked, Leaf
+from ._leaf import Chunked, Leaf, Packed
 from ._part import CHECKSUM_BYTES
 
 REQUEST_BYTES = 1 << 20
@@ -62,57 +62,64 @@ class ReadPlan:
 def plan_leaf_read(number: int, leaf: Leaf, targets: Sequence[Box]) -> LeafRead:
     """Return which cells and chunks of a leaf fill the target boxes.
 
+    >>> from layouts import Leaf, Packed
     >>> leaf = Leaf("w", "jax", "float32", (4, 4), store=Packed((2, 4)))
     >>> [c.cell for c in plan_leaf_read(0, leaf, [Box((2, 0), (2, 2))]).cells]
     [1]
     """
-    if len(targets) == 1 and not isinstance(leaf.store, Chunked):
-        return _plan_single(number, leaf, targets[0])
+    store = leaf.store
+    if isinstance(store, Packed) and store.piece == leaf.shape:
+        return _plan_single(number, leaf, tuple(targets))
+    grid, itemsize = leaf.cells, leaf.itemsize
     needed: dict[int, list[int]] = {}
     for target, box in enumerate(targets):
-        for cell in leaf.cells.numbers(box):
+        for cell in grid.numbers(box):
             needed.setdefault(cell, []).append(target)
+    ordered = sorted(needed)
     cells: list[CellRead] = []
     read = 0
-    for cell, touching in sorted(needed.items()):
-        chunks, size = _chunks(leaf, cell, [targets[t] for t in touching])
-        cells.append(CellRead(number, cell, leaf.writer(cell), chunks, tuple(touching)))
-        read += size
-    wanted = sum(box.size for box in targets) * leaf.itemsize
+    for cell, writer in zip(ordered, leaf.writers(ordered), strict=True):
+        touching = needed[cell]
+        box = grid.box(grid.coordinates(cell))
+        chunks: tuple[int, ...] = ()
+        if isinstance(store, Chunked):
+            found = Grid(box.shape, store.chunk)
+            chunks = _chunks(found, box, [targets[t] for t in touching])
+            stored = math.prod(store.chunk) * itemsize + CHECKSUM_BYTES
+            read += stored * len(chunks)
+        else:
+            read += box.size * itemsize
+        cells.append(CellRead(number, cell, writer, chunks, tuple(touching)))
+    wanted = sum([box.size for box in targets]) * itemsize
     return LeafRead(number, tuple(targets), tuple(cells), wanted, read)
 
 
-def _plan_single(number: int, leaf: Leaf, box: Box) -> LeafRead:
-    """Plan the most common leaf of all, a small packed one, in few steps."""
-    cells = tuple(
-        CellRead(number, cell, leaf.writer(cell), (), (0,))
-        for cell in leaf.cells.numbers(box)
-    )
-    boxes = (leaf.cells.box(leaf.cells.coordinates(c.cell)) for c in cells)
-    read = (
-        leaf.nbytes
-        if len(cells) == leaf.cells.length
-        else sum(b.size for b in boxes) * leaf.itemsize
-    )
-    return LeafRead(number, (box,), cells, box.size * leaf.itemsize, read)
+def _plan_single(number: int, leaf: Leaf, targets: tuple[Box, ...]) -> LeafRead:
+    """Plan the most common leaf of all, one packed piece, in few steps."""
+    touching = tuple([t for t, box in enumerate(targets) if 0 not in box.shape])
+    if not touching:
+        return LeafRead(number, targets, (), 0, 0)
+    nbytes = leaf.nbytes
+    if len(targets) == 1 and targets[0].shape == leaf.shape:
+        wanted = nbytes
+    else:
+        wanted = sum([box.size for box in targets]) * leaf.itemsize
+    cells = (CellRead(number, 0, leaf.writer(0), (), touching),)
+    return LeafRead(number, targets, cells, wanted, nbytes)
 
 
-def _chunks(leaf: Leaf, cell: int, boxes: list[Box]) -> tuple[tuple[int, ...], int]:
-    """Return the chunks of a cell that the boxes touch, and the bytes to read."""
-    box = leaf.cells.box(leaf.cells.coordinates(cell))
-    if not isinstance(leaf.store, Chunked):
-        return (), box.size * leaf.itemsize
-    grid = Grid(box.shape, leaf.store.chunk)
+def _chunks(grid: Grid, box: Box, targets: Sequence[Box]) -> tuple[int, ...]:
+    """Return the chunks of a cell that the targets touch; the cell begins at `box`."""
     found: set[int] = set()
-    for target in boxes:
+    for target in targets:
         common = intersect(box, target)
-        if common is not None:
-            start = tuple(a - o for a, o in zip(common.start, box.start, strict=True))
-            found.update(grid.numbers(Box(start, common.shape)))
-            if len(found) == grid.length:
-                break
-    size = math.prod(leaf.store.chunk) * leaf.itemsize + CHECKSUM_BYTES
-    return tuple(sorted(found)), size * len(found)
+        if common is None:
+            continue
+        if common.shape == box.shape:
+            return tuple(range(grid.length))
+        start = tuple([a - o for a, o in zip(common.start, box.start, strict=True)])
+        found.update(grid.numbers(Box(start, common.shape)))
+    return tuple(sorted(found))
 
 
 def merge_runs(chunks: Iterable[int], *, most: int) -> Iterator[range]:
