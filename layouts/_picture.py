@@ -24,10 +24,10 @@ def draw_layout(shape: Shape, spec: Spec, mesh: MeshLayout) -> str:
     +---+
     """
     boxes = piece_boxes(shape, spec, mesh)
-    flat = [(b.start + (0, 0))[:2] for b in boxes]
+    flat = [(*b.start, 0, 0)[:2] for b in boxes]
     rows = sorted({r for r, _ in flat})
     columns = sorted({c for _, c in flat})
-    held: dict[tuple[int, int], list[int]] = {}
+    held: dict[Shape, list[int]] = {}
     for position, place in enumerate(flat):
         held.setdefault(place, []).append(position)
     cells = [

@@ -125,8 +125,8 @@ def zarr_documents(
             arrays[leaf.store.name] = array_document(leaf, chosen)
     arrays |= {name: pack_document(size) for name, size in packs.items()}
     files = {f"{name}/zarr.json": document for name, document in arrays.items()}
-    for name in {p for name in arrays for p in parents(name)}:
-        files[f"{name}/zarr.json"] = _group()
+    for group in {parent for name in arrays for parent in parents(name)}:
+        files[f"{group}/zarr.json"] = _group()
     return files | {"zarr.json": group_document(arrays)}
 
 
