@@ -1,0 +1,156 @@
+"""The command: `python -m benchmarks [--quick] [--only NAME ...]`."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import json
+import signal
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks._acceptance import format_figures, judge_summaries
+from benchmarks._campaign import Failure, Record, plan_turns, run_turns
+from benchmarks._cases import CASES, find_case
+from benchmarks._environment import describe_environment
+from benchmarks._media import find_medium
+from benchmarks._pool import Pool
+from benchmarks._summary import format_table, summarize_records
+from benchmarks.contenders import CONTENDERS, find_contender, why_absent
+
+_ANSWER_SECONDS = 600.0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = _parse(arguments)
+    if options.redraw:
+        results = json.loads(options.redraw.read_text(encoding="utf-8"))
+    else:
+        # Leave nothing behind in memory or on the disk when stopped.
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+        results = _measure(options)
+    _write_reports(results, out=options.out)
+    return 1 if results["failures"] else 0
+
+
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    add = parser.add_argument
+    names = [contender.name for contender in CONTENDERS]
+    add("--quick", action="store_true", help="small trees and two rounds, for CI")
+    add("--only", nargs="+", default=names, metavar="NAME", help=", ".join(names))
+    add("--media", nargs="+", default=["tmpfs", "disk"], choices=["tmpfs", "disk"])
+    add("--cases", nargs="+", choices=[case.name for case in CASES])
+    add("--rounds", type=int, help="measured rounds (default 7, quick 2)")
+    add("--out", type=Path, default=Path("benchmark-results"), metavar="FOLDER")
+    add("--seed", type=int, default=0, help="of the order of the rounds")
+    add("--pause", type=float, help="seconds of rest before a part on disk")
+    add("--disk", type=Path, default=Path(), metavar="FOLDER", help="default: here")
+    add("--tmpfs", type=Path, default=Path("/dev/shm"), metavar="FOLDER")
+    add("--redraw", type=Path, metavar="JSON", help="only report earlier results")
+    options = parser.parse_args(arguments)
+    options.only = [find_contender(name) for name in options.only]
+    if options.rounds is None:
+        options.rounds = 2 if options.quick else 7
+    if options.pause is None:
+        options.pause = 0.0 if options.quick else 2.0
+    if options.cases is None:
+        # 64 devices need workers of their own, which quick mode has no time for.
+        options.cases = [x.name for x in CASES if not (options.quick and x.name == "e")]
+    if options.rounds < 1:
+        parser.error(f"expected --rounds of at least 1, found {options.rounds}")
+    return options
+
+
+def _measure(options: argparse.Namespace) -> dict[str, Any]:
+    options.out.mkdir(parents=True, exist_ok=True)
+    present = [x for x in options.only if not why_absent(x)]
+    absent = {x.name: why for x in options.only if (why := why_absent(x))}
+    for name, why in absent.items():
+        _say(f"left out: {name} ({why})")
+    records: list[Record] = []
+    failures: list[Failure] = []
+    media: dict[str, Any] = {}
+    with contextlib.ExitStack() as stack:
+        log = options.out / "workers.log"
+        log.unlink(missing_ok=True)
+        pool = stack.enter_context(Pool(log, timeout=_ANSWER_SECONDS))
+        for name in options.media:
+            parent = options.tmpfs if name == "tmpfs" else options.disk
+            folder = tempfile.TemporaryDirectory(dir=parent, prefix="ckpt-bench-")
+            place = Path(stack.enter_context(folder)).resolve()
+            medium = find_medium(name, folder=place, pause=options.pause)
+            media[name] = {
+                "file_system": medium.file_system,
+                "page_cache_dropped": medium.drops_cache,
+                "pause_seconds": medium.pause,
+            }
+            if name == "disk" and not medium.drops_cache:
+                _say("not root: the page cache stays, so disk reads come from memory")
+            for case in map(find_case, options.cases):
+                turns = plan_turns(
+                    case, contenders=present, rounds=options.rounds, seed=options.seed
+                )
+                _say(f"{name} {case.name}: {case.title}, {len(turns)} turns")
+                for result in run_turns(
+                    turns, medium=medium, pool=pool, quick=options.quick, report=_say
+                ):
+                    if isinstance(result, Failure):
+                        failures.append(result)
+                    else:
+                        records.append(result)
+                if not options.quick:
+                    pool.stop_all()
+    return {
+        "environment": describe_environment(),
+        "settings": {
+            "quick": options.quick,
+            "rounds": options.rounds,
+            "seed": options.seed,
+            "media": media,
+            "absent": absent,
+        },
+        "records": [dataclasses.asdict(record) for record in records],
+        "failures": [dataclasses.asdict(failure) for failure in failures],
+    }
+
+
+def _write_reports(results: dict[str, Any], *, out: Path) -> None:
+    records = [Record(**fields) for fields in results["records"]]
+    summaries = summarize_records(records)
+    quick = results["settings"]["quick"]
+    figures = judge_summaries(summaries, quick=quick)
+    results["summaries"] = [dataclasses.asdict(summary) for summary in summaries]
+    results["acceptance"] = [
+        {**dataclasses.asdict(figure), "verdict": figure.verdict} for figure in figures
+    ]
+    text = format_table(summaries) + "\n" + format_figures(figures) + "\n"
+    for failure in results["failures"]:
+        text += (
+            f"failed: {failure['medium']} ({failure['case']}) {failure['contender']}"
+            f" {failure['operation']}: {failure['reason']}\n"
+        )
+    out.mkdir(parents=True, exist_ok=True)
+    document = json.dumps(results, indent=1)
+    (out / "results.json").write_text(document, encoding="utf-8")
+    (out / "table.txt").write_text(text, encoding="utf-8")
+    print(text, end="")
+    try:
+        from benchmarks._plots import draw_plots
+    except ModuleNotFoundError as error:
+        _say(f"no plots: {error}")
+        return
+    for path in draw_plots(records, summaries, out=out):
+        _say(f"wrote {path}")
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
