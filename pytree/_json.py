@@ -78,10 +78,11 @@ def read_node(
 class _Reader:
     """Reads one value; counts the leaves on the way."""
 
-    __slots__ = ("count", "depth", "numbers", "positions")
+    __slots__ = ("count", "depth", "max_depth", "numbers", "positions")
 
     def __init__(self, max_depth: int) -> None:
-        self.depth = max_depth
+        self.max_depth = max_depth
+        self.depth = 0
         self.count = 0
         self.positions: list[str] = []
         self.numbers: list[int] = []
@@ -102,13 +103,14 @@ class _Reader:
             raise _invalid("a leaf number, null or a node", value, place)
         if _read_kind(value, place) == "absent":
             return ABSENT_NODE
-        if self.depth == 0:
+        if self.depth == self.max_depth:
             raise InvalidStructure(
-                f"Expected fewer nested nodes, found more - at {_shorten(place)}."
+                f"Expected at most {self.max_depth} nested nodes, found more - "
+                f"at {_shorten(place)}."
             )
-        self.depth -= 1
-        node = self._read_container(value, path, place)
         self.depth += 1
+        node = self._read_container(value, path, place)
+        self.depth -= 1
         return node
 
     def _read_container(self, value: dict[str, Json], path: str, place: str) -> Node:

@@ -25,8 +25,9 @@ class Tag:
     keys: tuple[Key, ...] = field(compare=False, repr=False)
 
 
+# Without slots: with them Python 3.11 says the wrong thing when a field is set.
 @final
-@dataclass(frozen=True, slots=True, repr=False)
+@dataclass(frozen=True, repr=False)
 class Record:
     """A node whose type is not known here: its fields by attribute or by `[key]`.
 
@@ -62,9 +63,12 @@ class Record:
 
     def __getattr__(self, name: str) -> Any:
         # Copying and pickling look for methods before there is any field.
-        if name.startswith("__") or name not in self.fields:
-            raise AttributeError(f"{self.type_name} has no field {name!r}", name=name)
-        return self.fields[name]
+        if name.startswith("__"):
+            raise AttributeError(name)
+        try:
+            return self.fields[name]
+        except KeyError:
+            raise AttributeError(f"{self.type_name} has no field {name!r}") from None
 
     def __dir__(self) -> Iterable[str]:
         return [*object.__dir__(self), *(k for k in self.fields if isinstance(k, str))]
