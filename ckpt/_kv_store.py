@@ -9,6 +9,7 @@ already, before the first remote store is opened.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections.abc import Iterable, Sequence
@@ -19,38 +20,25 @@ from typing import Any, TypeVar
 import tensorstore as ts
 
 from ._errors import Damaged, LimitExceeded, NotFound, Outcome, StoreError
+from ._request import PastEnd, wait
 from ._store import Buffer, check_name, check_prefix, view_bytes
 
 _T = TypeVar("_T")
 
 _PARALLEL = 64
-_DEADLINE_SECONDS = 120.0
-_SLOWEST = 1 << 20
-"""Bytes a second below which a transfer is given up."""
-
 _FAR = 1 << 60
-"""No object reaches this offset: asking for it makes the store tell the size."""
+"""No object reaches this offset: asking for it makes S3 tell the size."""
+
+_NEAR = 1 << 20
+"""Bytes near an object's end that may be fetched to learn where it is."""
 
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,220}[A-Za-z0-9]")
-_SIZES = (
-    re.compile(r"total size (\d+)"),
-    re.compile(r"value of size (\d+)"),
-    re.compile(r"<ActualObjectSize>(\d+)<"),
-)
-
-
-class _PastEnd(StoreError):
-    """A byte range ends behind the object, whose size the store may have told."""
-
-    def __init__(self, size: int | None) -> None:
-        super().__init__("Expected more bytes, found the end of the object.")
-        self.size = size
 
 
 def open_kv_store(scheme: str, rest: str, *, context: ts.Context | None) -> KvStore:
     """Return the store at `scheme://rest`; ValueError when that is no clean URL."""
     bucket, _, prefix = rest.partition("/")
-    segments = prefix.strip("/").split("/") if prefix.strip("/") else []
+    segments = prefix.rstrip("/").split("/") if prefix else []
     # The text is not shown: it may hold a signature or a password.
     if not _BUCKET.fullmatch(bucket) and not (scheme == "memory" and bucket):
         raise ValueError(f"Expected {scheme}://name/prefix, found no valid name.")
@@ -77,7 +65,7 @@ def open_kv_store(scheme: str, rest: str, *, context: ts.Context | None) -> KvSt
             **(_s3_options() if scheme == "s3" else {}),
         }
     url = "/".join([f"{scheme}://{bucket}", *segments])
-    kv = _wait(ts.KvStore.open(spec, context=context), where=url)
+    kv = wait(ts.KvStore.open(spec, context=context), where=url)
     return KvStore(kv, url, parallel=2 if scheme == "memory" else _PARALLEL)
 
 
@@ -100,7 +88,7 @@ class KvStore:
         # replaced could be a piece of the new one as long as the old one.
         try:
             self.get(name, limit, limit + 1)
-        except _PastEnd:
+        except PastEnd:
             data = self.get(name, most=limit)
             if len(data) <= limit:
                 return data
@@ -109,12 +97,19 @@ class KvStore:
             "Raise the limit if you trust it."
         )
 
-    def open(self, name: str) -> KvReader:
+    def open(self, name: str, *, size: int | None = None) -> KvReader:
         check_name(name)
-        size = self._sizes([name])[0]
-        if size is None:
+        if size:
+            # A range across the expected end: one byte brings the true size.
+            try:
+                self.get(name, size - 1, size + 1)
+            except PastEnd as end:
+                if end.size is not None:
+                    return KvReader(self, name, size=end.size)
+        found = self._sizes([name])[0]
+        if found is None:
             raise self._absent(name)
-        return KvReader(self, name, size=size)
+        return KvReader(self, name, size=found)
 
     def write(self, name: str, *, size: int | None) -> KvWriter:
         check_name(name)
@@ -132,8 +127,9 @@ class KvStore:
         return self._put(name, data, generation=found.stamp.generation)
 
     def remove(self, name: str) -> bool:
-        if self.size(name) is None:
-            return False
+        with contextlib.suppress(PastEnd):
+            if self._wait(self._ask(name, _FAR), name).state == "missing":
+                return False
         self._wait(self.kv.write(self._key(name), None), name, outcome="unknown")
         return True
 
@@ -186,12 +182,12 @@ class KvStore:
         size: int = 0,
         outcome: Outcome = "failed",
     ) -> _T:
-        return _wait(future, where=self._where(name), size=size, outcome=outcome)
+        return wait(future, where=self._where(name), size=size, outcome=outcome)
 
     def get(
         self, name: str, start: int = 0, stop: int | None = None, *, most: int = 0
     ) -> bytes:
-        """Return an object or a range of it; _PastEnd when it ends before that."""
+        """Return an object or a range of it; PastEnd when it ends before that."""
         span = None if stop is None else slice(start, stop)
         size = most if stop is None else stop - start
         found = self._wait(
@@ -227,34 +223,47 @@ class KvStore:
             for name, future in zip(batch, asked, strict=True):
                 try:
                     self._wait(future, name)
-                except _PastEnd as end:
+                except PastEnd as end:
                     told = end.size
                     sizes.append(self._search_size(name) if told is None else told)
                 else:
                     sizes.append(None)
         return sizes
 
-    def _ask(self, name: str, offset: int) -> ts.Future[ts.KvStore.ReadResult]:
-        return self.kv.read(self._key(name), byte_range=slice(offset, offset + 1))
+    def _ask(
+        self, name: str, offset: int, *, length: int = 1
+    ) -> ts.Future[ts.KvStore.ReadResult]:
+        span = slice(offset, offset + length)
+        return self.kv.read(self._key(name), byte_range=span)
 
     def _search_size(self, name: str) -> int:
-        """Find a size no answer tells, by asking for single bytes, many at once."""
+        """Find the size of an object where the store tells it only on its last byte.
+
+        GCS does: a range behind the end is refused without it, a range across the end
+        brings it. So single bytes are tried, many at once, until the end is near.
+        """
         low, high = 0, _FAR
-        marks = [(1 << power) - 1 for power in range(60)]
-        while low < high:
+        marks = [1 << power for power in range(16, 44)]
+        while high - low > _NEAR:
             asked = [(mark, self._ask(name, mark)) for mark in marks]
             for mark, future in asked:
                 try:
                     found = self._wait(future, name)
-                except _PastEnd:
+                except PastEnd:
                     high = min(high, mark)
                 else:
                     if found.state == "missing":
                         raise self._absent(name)
                     low = max(low, mark + 1)
-            step = max(1, (high - low) // _PARALLEL)
-            marks = list(range(low, high, step))
-        return low
+            marks = list(range(low, high, max(1, (high - low) // _PARALLEL)))
+        try:
+            self.get(name, max(low - 1, 0), high + 1)
+        except PastEnd as end:
+            return end.size or 0
+        raise StoreError(
+            "Expected the store to tell an object's size, found that it does not - at "
+            f"{self._where(name)}. Read this checkpoint through another copy."
+        )
 
 
 class KvReader:
@@ -274,7 +283,7 @@ class KvReader:
         stop = offset + len(view)
         try:
             data = self._store.get(self._name, offset, stop)
-        except _PastEnd:
+        except PastEnd:
             data = b""
         if len(data) != len(view):
             raise Damaged(
@@ -339,37 +348,6 @@ class KvWriter:
             self.abort()
 
 
-def _wait(
-    future: ts.Future[_T], *, where: str, size: int = 0, outcome: Outcome = "failed"
-) -> _T:
-    """Return a request's result before its deadline, or say in one line why not."""
-    seconds = _DEADLINE_SECONDS + size / _SLOWEST
-    doubt = "Whether it was done is not known. " if outcome != "failed" else ""
-    try:
-        return future.result(timeout=seconds)
-    except TimeoutError:
-        future.cancel()  # pyright: ignore[reportUnknownMemberType]
-        reason = f"no answer in {seconds:.0f} s"
-    except Exception as error:
-        text = str(error)
-        if text.startswith("OUT_OF_RANGE"):
-            told = next(filter(None, (size.search(text) for size in _SIZES)), None)
-            raise _PastEnd(int(told[1]) if told else None) from None
-        reason = _shorten(text)
-    # Not chained: TensorStore's text holds the whole specification and answer.
-    raise StoreError(
-        f"Expected the store to do as asked, found: {reason} - at {where}. {doubt}"
-        "Check the store, the network and the credentials, then try again.",
-        outcome=outcome,
-    )
-
-
-def _shorten(text: str) -> str:
-    """Keep an error's status and first line, without what may hold a secret."""
-    line = re.split(r"[\[{\n]", text, maxsplit=1)[0]
-    return re.sub(r"\?\S+", "?...", line).strip()[:200]
-
-
 def _folder(segments: Sequence[str]) -> str:
     return "".join(f"{segment}/" for segment in segments)
 
@@ -396,5 +374,5 @@ def _memory_context() -> ts.Context:
 @cache
 def _no_value() -> bytes:
     """Return the generation that stands for absence, as TensorStore itself tells it."""
-    kv = _wait(ts.KvStore.open({"driver": "memory"}), where="memory")
-    return _wait(kv.read("absent"), where="memory").stamp.generation
+    kv = wait(ts.KvStore.open({"driver": "memory"}), where="memory")
+    return wait(kv.read("absent"), where="memory").stamp.generation

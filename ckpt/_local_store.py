@@ -87,19 +87,19 @@ class LocalStore:
             reader.read_into(0, data)
         return bytes(data)
 
-    def open(self, name: str) -> LocalReader:
+    def open(self, name: str, *, size: int | None = None) -> LocalReader:
         *parts, leaf = self._split(check_name(name))
         try:
             at = place.enter(self.root, parts)
             try:
-                fd, size = place.open_file(at, leaf)
+                fd, found = place.open_file(at, leaf)
             finally:
                 place.leave(at)
         except OSError as error:
             raise self._explain_read(error, name) from error
         return LocalReader(
             fd,
-            size=size,
+            size=found,
             where=f"`{name}` in {self.url}",
             explain=partial(self._explain_read, name=name),
         )

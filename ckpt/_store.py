@@ -91,8 +91,11 @@ class Store(Protocol):
         """Return a whole small object; LimitExceeded, unread, when it is larger."""
         ...
 
-    def open(self, name: str) -> Reader:
-        """Open an object for reading; a link or special file is Untrusted."""
+    def open(self, name: str, *, size: int | None = None) -> Reader:
+        """Open an object for reading; a link or special file is Untrusted.
+
+        `size` is what the caller expects it to be: right, it spares remote requests.
+        """
         ...
 
     def write(self, name: str, *, size: int | None) -> Writer:
