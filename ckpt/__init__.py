@@ -9,21 +9,25 @@
 
 from pytree import ABSENT as ABSENT
 
-from ._catalog import latest as latest
-from ._catalog import steps as steps
-from ._checkpoint import Checkpoint as Checkpoint
-from ._checkpoint import open as open
-from ._errors import BarrierTimeout as BarrierTimeout
-from ._errors import CkptError as CkptError
-from ._errors import CommitUnknown as CommitUnknown
-from ._errors import Damaged as Damaged
-from ._errors import LimitExceeded as LimitExceeded
-from ._errors import NotFound as NotFound
-from ._errors import StepExists as StepExists
-from ._errors import StoreError as StoreError
-from ._errors import StructureMismatch as StructureMismatch
-from ._errors import Unsupported as Unsupported
-from ._errors import Untrusted as Untrusted
+from ._catalog import latest as latest, steps as steps
+from ._checkpoint import Checkpoint as Checkpoint, open as open
+from ._diff import Change as Change, Diff as Diff, diff as diff
+from ._errors import (
+    BarrierTimeout as BarrierTimeout,
+    CkptError as CkptError,
+    CommitUnknown as CommitUnknown,
+    Damaged as Damaged,
+    LimitExceeded as LimitExceeded,
+    NotFound as NotFound,
+    StepExists as StepExists,
+    StoreError as StoreError,
+    StructureMismatch as StructureMismatch,
+    Unsupported as Unsupported,
+    Untrusted as Untrusted,
+)
+from ._plan import RestorePlan as RestorePlan, plan as plan
+from ._prune import Keep as Keep, Removed as Removed, prune as prune
+from ._remesh import remesh as remesh
 from ._restore import restore as restore
-from ._save import save as save
-from ._save import save_async as save_async
+from ._save import save as save, save_async as save_async
+from ._verify import Problem as Problem, Report as Report, verify as verify

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -35,6 +34,8 @@ class Making:
     @property
     def nbytes(self) -> int:
         """Bytes of the host buffers."""
+        if self.leaf.store is None:
+            return 0
         return sum(box.size for box in self.boxes) * self.leaf.itemsize
 
 
@@ -148,7 +149,10 @@ def _from_value(making: Making, value: Any) -> Any:
 
 
 def place_buffers(
-    shape: tuple[int, ...], sharding: Any, boxes: Sequence[Box], buffers: Sequence[Array]
+    shape: tuple[int, ...],
+    sharding: Any,
+    boxes: Sequence[Box],
+    buffers: Sequence[Array],
 ) -> jax.Array:
     """Return the jax array whose local shards are the buffers.
 
@@ -167,5 +171,3 @@ def place_buffers(
         return by_start[tuple(zip(box.start, box.stop, strict=True))]
 
     return jax.make_array_from_callback(shape, sharding, pick)
-
-

@@ -24,7 +24,9 @@ def is_lossless(source: np.dtype[Any], target: np.dtype[Any]) -> bool:
         return False
     if target.kind == "c":
         part = np.dtype(f"float{4 * target.itemsize}")
-        whole = np.dtype(f"float{4 * source.itemsize}") if source.kind == "c" else source
+        whole = (
+            np.dtype(f"float{4 * source.itemsize}") if source.kind == "c" else source
+        )
         return is_lossless(whole, part)
     if source.kind == "c":
         return False

@@ -158,7 +158,9 @@ def decode_leaf_value(leaf: Leaf) -> Any:
 def key_shape(leaf: Leaf) -> tuple[int, ...]:
     """Return the logical shape of a typed PRNG key leaf."""
     dtype = key_dtype(leaf)
-    words = len(jax.eval_shape(jax.random.key_data, jax.ShapeDtypeStruct((), dtype)).shape)
+    words = len(
+        jax.eval_shape(jax.random.key_data, jax.ShapeDtypeStruct((), dtype)).shape
+    )
     return leaf.shape[: len(leaf.shape) - words]
 
 
@@ -285,7 +287,7 @@ def _split_index(index: Any, shape: tuple[int, ...]) -> tuple[Box, tuple[Any, ..
     return Box(tuple(start), tuple(sizes)), tuple(rest)
 
 
-def open(path: PathLike | None = None, *, step: int | None = None) -> Checkpoint:  # noqa: A001
+def open(path: PathLike | None = None, *, step: int | None = None) -> Checkpoint:
     """Open a run's newest committed step (or `step`), or one checkpoint by its path.
 
     Reads the manifest alone: NotFound, Damaged, Untrusted or Unsupported if it is

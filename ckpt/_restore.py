@@ -60,7 +60,9 @@ def restore(
     wanted = resolve(opened.manifest, wishes, select, rename, missing, extra)
     _warn(wanted.targets)
     made = assemble_leaves(opened, wanted.targets, max_host_bytes=max_host_bytes)
-    leaves = wanted.kept | {t.path: v for t, v in zip(wanted.targets, made, strict=True)}
+    leaves = wanted.kept | {
+        t.path: v for t, v in zip(wanted.targets, made, strict=True)
+    }
     for alias, canonical in wanted.ties.items():
         if canonical in leaves:
             leaves.setdefault(alias, leaves[canonical])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import os
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -26,7 +25,6 @@ from ._catalog import (
     is_checkpoint,
     locate,
     read_record,
-    steps,
 )
 from ._checkpoint import Checkpoint
 from ._codec import codec_document
@@ -36,7 +34,6 @@ from ._commit import (
     forget_attempt,
     note_attempt,
     remove_attempt,
-    remove_step,
 )
 from ._errors import CommitUnknown, NotFound, StepExists, Unsupported
 from ._source import Source, describe_leaf
@@ -134,9 +131,13 @@ def _check(
     if overwrite and step is None:
         raise ValueError("expected step= with overwrite=True, found none")
     if codec not in layouts.CODECS:
-        raise ValueError(f"expected codec to be one of {layouts.CODECS}, found {codec!r}")
+        raise ValueError(
+            f"expected codec to be one of {layouts.CODECS}, found {codec!r}"
+        )
     check_budget(max_host_bytes)
-    return _Options(step, _plain_metrics(metrics or {}), overwrite, codec, max_host_bytes)
+    return _Options(
+        step, _plain_metrics(metrics or {}), overwrite, codec, max_host_bytes
+    )
 
 
 def check_budget(max_host_bytes: int | None) -> None:
@@ -326,6 +327,8 @@ def _folders(plan: WritePlan) -> list[str]:
 
 def _codecs(plan: WritePlan, codec: str | None) -> dict[str, list[dict[str, Any]]]:
     dtypes = {
-        layouts.stored_dtype(leaf.dtype) for leaf in plan.leaves if leaf.store is not None
+        layouts.stored_dtype(leaf.dtype)
+        for leaf in plan.leaves
+        if leaf.store is not None
     }
-    return {d.name: codec_document(codec, d.itemsize) for d in dtypes}
+    return {d.name: codec_document(codec, d.itemsize)[1:] for d in dtypes}

@@ -76,7 +76,9 @@ class Source:
         if self.array is None or self.pieces is None:
             return self
         if isinstance(self.array, np.ndarray):
-            return replace(self, array=np.array(self.fetch(layouts.whole(self.leaf.shape))))
+            return replace(
+                self, array=np.array(self.fetch(layouts.whole(self.leaf.shape)))
+            )
         array = cast(jax.Array, self.array)
         piece = self.pieces.piece
         if piece == array.shape:
@@ -84,7 +86,9 @@ class Source:
         else:
             starts = _local_shards(array.sharding, array.shape)
         held = {
-            start: np.array(host_view(array.addressable_data(number), layouts.whole(piece)))
+            start: np.array(
+                host_view(array.addressable_data(number), layouts.whole(piece))
+            )
             for start, number in starts.items()
         }
         return replace(self, array=held)

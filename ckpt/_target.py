@@ -54,7 +54,9 @@ class Wishes:
     strict: bool = False
 
 
-def choose_target(number: int, path: str, leaf: Leaf, wishes: Wishes, like: Any) -> Target:
+def choose_target(
+    number: int, path: str, leaf: Leaf, wishes: Wishes, like: Any
+) -> Target:
     """Return what a leaf becomes; StructureMismatch or Unsupported if it cannot.
 
     `like` is the caller's leaf at this path, or None.
@@ -93,7 +95,7 @@ def _kind(
     shape = () if leaf.store is None else leaf.shape
     if tuple(like.shape) != shape:
         raise mismatch(path, _describe_like(like), describe(leaf))
-    dtype = np.dtype(like.dtype)
+    dtype = np.dtype(like.dtype).newbyteorder("=")
     _check_cast(path, leaf, dtype, wishes)
     weak = bool(getattr(like, "weak_type", False))
     return wanted, dtype, weak if saved is None or dtype == saved else False
@@ -163,7 +165,9 @@ def _check_cast(path: str, leaf: Leaf, dtype: np.dtype[Any], wishes: Wishes) -> 
     if dtype == leaf.numpy_dtype:
         return
     if layouts.name_of(dtype) is None:
-        raise mismatch(path, f"a dtype that checkpoints hold, not {dtype}", describe(leaf))
+        raise mismatch(
+            path, f"a dtype that checkpoints hold, not {dtype}", describe(leaf)
+        )
     lossless = is_lossless(leaf.numpy_dtype, dtype)
     if wishes.cast == "lossy" or (wishes.cast and lossless):
         return

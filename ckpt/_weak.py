@@ -11,6 +11,6 @@ def make_weak(array: Any) -> Any:
     A scalar made by `jnp.asarray(0.1)` is weak: it takes its dtype from what it meets.
     Restored strong, it would turn a bfloat16 computation into float32.
     """
-    from jax._src.lax.lax import _convert_element_type  # noqa: PLC2701
+    from jax._src.lax.lax import _convert_element_type
 
     return _convert_element_type(array, array.dtype, weak_type=True)

@@ -173,7 +173,9 @@ def _write_rows(
     for number, row in enumerate(rows):
         leaf = plan.leaves[row.leaf]
         cells = leaf.cells
-        data = sources[row.leaf].fetch(cells.box(cells.coordinates(row.piece))).tobytes()
+        data = (
+            sources[row.leaf].fetch(cells.box(cells.coordinates(row.piece))).tobytes()
+        )
         crcs[number] = crc32c(data)
         buffers.append(data)
         held += len(data)

@@ -1,0 +1,189 @@
+"""What a restore would read, before it reads it: for any mesh, without devices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+import jax
+
+import layouts
+from layouts import Box, Leaf, Manifest
+
+from ._catalog import PathLike, open_path
+from ._restore import resolve
+from ._target import Specs, Target, Wishes
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessReads:
+    """What one process reads: bytes, requests, and the host bytes of its largest leaf."""
+
+    process: int
+    bytes: int
+    requests: int
+    wanted: int
+
+
+@dataclass(frozen=True, slots=True)
+class RestorePlan:
+    """What a restore reads, process by process; prints as a table.
+
+    `stored` are the bytes of the selected leaves; `amplification` is bytes read over
+    the whole job per byte of them that any process needs; `fallbacks` says which saved
+    specs did not fit.
+    """
+
+    url: str
+    step: int
+    mesh: str
+    leaves: int
+    stored: int
+    processes: tuple[ProcessReads, ...]
+    peak_host_bytes: int
+    fallbacks: tuple[str, ...]
+
+    @property
+    def bytes(self) -> int:
+        """Bytes read over all processes."""
+        return sum(p.bytes for p in self.processes)
+
+    @property
+    def amplification(self) -> float:
+        """Bytes read over all processes, per byte stored of the selected leaves."""
+        return self.bytes / self.stored if self.stored else 1.0
+
+    def __str__(self) -> str:
+        lines = [
+            f"restore step {self.step} of {self.url} on {self.mesh}: {self.leaves} "
+            f"leaves, {self.stored:,} bytes stored",
+            f"{'process':>8} {'bytes read':>16} {'bytes wanted':>16} {'requests':>9}",
+        ]
+        lines += [
+            f"{p.process:>8} {p.bytes:>16,} {p.wanted:>16,} {p.requests:>9,}"
+            for p in self.processes[:16]
+        ]
+        if len(self.processes) > 16:
+            lines.append(f"(+{len(self.processes) - 16} more processes)")
+        lines.append(
+            f"read amplification {self.amplification:.2f}, "
+            f"peak host memory {self.peak_host_bytes:,} bytes"
+        )
+        lines += [f"changed: {note}" for note in self.fallbacks]
+        return "\n".join(lines)
+
+
+def plan(
+    path: PathLike | None = None,
+    mesh: Any = None,
+    *,
+    step: int | None = None,
+    processes: int | None = None,
+    like: Any = None,
+    specs: Specs | None = None,
+    select: str | Iterable[str] | None = None,
+    rename: Mapping[str, str] | None = None,
+    cast: bool | str = False,
+    missing: str = "error",
+    extra: str = "error",
+    strict: bool = False,
+) -> RestorePlan:
+    """Return what `restore` with these arguments would read; reads the manifest alone.
+
+    `mesh` may be a Mesh, an AbstractMesh or {axis: size}: no devices are needed.
+    `processes` divides its positions, in order, into that many equal parts (default:
+    as the devices say, else 1).
+
+    >>> import jax.numpy as jnp, ckpt
+    >>> done = ckpt.save({"w": jnp.ones((8, 8))}, None, "memory://doc-plan")
+    >>> ckpt.plan("memory://doc-plan", {"data": 4}, processes=2).amplification
+    2.0
+    """
+    opened = open_path(path, step)
+    wishes = Wishes(mesh, like, specs, cast, strict)
+    wanted = resolve(opened.manifest, wishes, select, rename, missing, extra)
+    laid = None if mesh is None else layouts.mesh_layout(mesh)
+    count = processes or _process_count(mesh)
+    if laid is not None and laid.size % count:
+        raise ValueError(
+            f"expected processes to divide the {laid.size} positions of {laid}, "
+            f"found {count}"
+        )
+    owner = _owners(mesh, laid, count, given=processes is not None)
+    per_process, peak = _reads(opened.manifest, wanted.targets, owner, count)
+    return RestorePlan(
+        opened.store.url,
+        opened.manifest.step,
+        "the host" if laid is None else str(laid),
+        len(wanted.targets),
+        sum(opened.manifest.leaves[t.number].nbytes for t in wanted.targets),
+        per_process,
+        peak,
+        tuple(f"`{t.path}`: {note}" for t in wanted.targets for note in t.notes),
+    )
+
+
+def _process_count(mesh: Any) -> int:
+    if not isinstance(mesh, jax.sharding.Mesh):
+        return 1
+    return len({d.process_index for d in mesh.devices.flat})
+
+
+def _owners(
+    mesh: Any, laid: layouts.MeshLayout | None, count: int, *, given: bool
+) -> list[int]:
+    """Return, for each mesh position in C order, the process that holds it."""
+    if laid is None:
+        return [0]
+    if isinstance(mesh, jax.sharding.Mesh) and not given:
+        found = sorted({d.process_index for d in mesh.devices.flat})
+        return [found.index(d.process_index) for d in mesh.devices.flat]
+    return [position * count // laid.size for position in range(laid.size)]
+
+
+def _reads(
+    manifest: Manifest, targets: Iterable[Target], owner: list[int], count: int
+) -> tuple[tuple[ProcessReads, ...], int]:
+    totals = [[0, 0, 0] for _ in range(count)]
+    held = [0] * count
+    for target in targets:
+        leaf = manifest.leaves[target.number]
+        if leaf.store is None:
+            continue
+        for process, boxes in _boxes(target, leaf, owner, count).items():
+            read = layouts.plan_leaf_read(target.number, leaf, boxes)
+            total = totals[process]
+            total[0] += read.read
+            total[1] += _requests(leaf, read)
+            total[2] += read.wanted
+            held[process] += read.wanted
+    reads = tuple(ProcessReads(p, *total) for p, total in enumerate(totals))
+    return reads, max(held, default=0)
+
+
+def _boxes(
+    target: Target, leaf: Leaf, owner: list[int], count: int
+) -> dict[int, list[Box]]:
+    if target.laid is None:
+        return {process: [layouts.whole(leaf.shape)] for process in range(count)}
+    mesh, spec = target.laid
+    found: dict[int, dict[Box, None]] = {}
+    positions = layouts.piece_boxes(leaf.shape, spec, mesh)
+    for position, box in enumerate(positions):
+        found.setdefault(owner[position], {})[box] = None
+    return {process: list(boxes) for process, boxes in found.items()}
+
+
+def _requests(leaf: Leaf, read: layouts.LeafRead) -> int:
+    if not isinstance(leaf.store, layouts.Chunked):
+        return len(read.cells)
+    chunk = cast(Any, leaf.store.chunk)
+    size = leaf.itemsize
+    for n in chunk:
+        size *= n
+    most = max(1, layouts.REQUEST_BYTES // size)
+    return sum(
+        sum(1 for _ in layouts.merge_runs(cell.chunks, most=most))
+        for cell in read.cells
+    )

@@ -1,0 +1,137 @@
+"""Removing steps by a rule, and what failed or killed saves left behind."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from ._catalog import PathLike, committed_steps, locate, open_step, read_record
+from ._checkpoint import Checkpoint
+from ._commit import find_attempts, remove_attempt, remove_step
+from ._errors import CkptError, NotFound
+from ._store import Store
+
+ORPHAN_AGE = 24 * 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """Which steps to keep: the newest `last`, each multiple of `every`, the best ones.
+
+    `best` is (metric, "min" or "max", how many); a step without that metric, or with
+    NaN, is never among the best. The newest step is always kept.
+
+    >>> Keep(last=2, every=100).last
+    2
+    """
+
+    last: int | None = None
+    every: int | None = None
+    best: tuple[str, str, int] | None = None
+
+    def __post_init__(self) -> None:
+        if self.last is None and self.every is None and self.best is None:
+            raise ValueError("expected last=, every= or best=, found none")
+        if self.last is not None and self.last < 1:
+            raise ValueError(f"expected last >= 1, found {self.last}")
+        if self.every is not None and self.every < 1:
+            raise ValueError(f"expected every >= 1, found {self.every}")
+        if self.best is not None and (
+            len(self.best) != 3
+            or self.best[1] not in ("min", "max")
+            or self.best[2] < 1
+        ):
+            raise ValueError(
+                f'expected best=(metric, "min" or "max", count), found {self.best!r}'
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Removed:
+    """What prune removed: a step, or the leftovers of an attempt at one."""
+
+    step: int
+    orphan: bool
+    bytes: int
+
+
+def choose_kept(
+    steps: Sequence[int], keep: Keep, metric: Callable[[int], float | None]
+) -> set[int]:
+    """Return the steps that a rule keeps; pure, given each step's metric.
+
+    >>> sorted(choose_kept([1, 2, 3, 4], Keep(best=("loss", "min", 1)), {2: 0.1}.get))
+    [2, 4]
+    """
+    ordered = sorted(steps)
+    kept = set(ordered[-(keep.last or 1) :])
+    if keep.every is not None:
+        kept |= {s for s in ordered if s % keep.every == 0}
+    if keep.best is not None:
+        _, mode, count = keep.best
+        sign = 1 if mode == "min" else -1
+        scored = [(m, s) for s in ordered if (m := metric(s)) is not None]
+        ranked = sorted((sign * m, -s) for m, s in scored if not math.isnan(m))
+        kept |= {-s for _, s in ranked[:count]}
+    return kept
+
+
+def prune(
+    path: PathLike | None = None,
+    *,
+    keep: Keep | None = None,
+    drop: Iterable[int] = (),
+    orphan_age: float = ORPHAN_AGE,
+    clock: Callable[[], float] = time.time,
+) -> list[Removed]:
+    """Remove steps, and old leftovers of failed saves; return what was removed.
+
+    `keep` removes the steps its rule does not keep, never the newest. `drop` removes
+    the steps it names, the newest too (rollback). Attempts that never committed are
+    removed once they are `orphan_age` seconds old (0 on request), so that a live
+    writer is not robbed. Each step goes record first, then data.
+
+    >>> import ckpt
+    >>> for step in range(3):
+    ...     done = ckpt.save({"x": step}, None, "memory://doc-prune", step=step)
+    >>> [r.step for r in ckpt.prune("memory://doc-prune", keep=ckpt.Keep(last=2))]
+    [0]
+    """
+    dropped = sorted(set(drop))
+    run = locate(path)
+    known = committed_steps(run)
+    absent = [s for s in dropped if s not in known]
+    if absent:
+        raise NotFound(f"expected steps to drop, found no {absent} - in {run.url}")
+    doomed = set(dropped)
+    if keep is not None and known:
+        rest = [s for s in known if s not in doomed]
+        doomed |= set(rest) - choose_kept(rest, keep, _metric_of(run, keep))
+    removed = [_remove(run, step) for step in sorted(doomed)]
+    now = clock()
+    for attempt in find_attempts(run):
+        if now - attempt.began >= orphan_age:
+            freed = remove_attempt(run, attempt.step, attempt.commit)
+            removed.append(Removed(attempt.step, orphan=True, bytes=freed))
+    return removed
+
+
+def _remove(run: Store, step: int) -> Removed:
+    record, _ = read_record(run, step)
+    return Removed(step, orphan=False, bytes=remove_step(run, record))
+
+
+def _metric_of(run: Store, keep: Keep) -> Callable[[int], float | None]:
+    name = keep.best[0] if keep.best else ""
+
+    def metric(step: int) -> float | None:
+        try:
+            found = Checkpoint(open_step(run, step)).metrics.get(name)
+        except CkptError:  # a damaged step has no metric; it is still a step to keep
+            return None
+        is_number = isinstance(found, (int, float)) and not isinstance(found, bool)
+        return float(found) if is_number else None
+
+    return metric

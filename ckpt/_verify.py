@@ -1,0 +1,234 @@
+"""Verifying a checkpoint: every stored byte is read and compared with its checksum."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NoReturn, cast
+
+import numpy as np
+from crc32c import crc32c
+
+import layouts
+from layouts import Box, Chunked, FileEntry, Leaf, ObjectPart
+
+from ._catalog import Opened, PathLike, committed_steps, locate, open_path
+from ._commit import find_attempts
+from ._errors import CkptError, Damaged, NotFound, StoreError
+from ._read import object_size, open_object, read_object
+from ._store import Store
+from ._write import run_all
+
+_FILE_BYTES = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Something wrong with one object, and the leaf and box it holds, if any."""
+
+    object: str
+    problem: str
+    leaf: str | None = None
+    box: Box | None = None
+
+    def __str__(self) -> str:
+        where = "" if self.leaf is None else f" - at `{self.leaf}`"
+        return f"{self.object}: {self.problem}{where}"
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What verify found; `ok` when nothing is damaged or missing.
+
+    `orphans` are objects and attempts that no committed step names; they harm nothing.
+    """
+
+    step: int
+    url: str
+    objects: int
+    bytes: int
+    damaged: tuple[Problem, ...] = ()
+    missing: tuple[Problem, ...] = ()
+    orphans: tuple[str, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        """Whether every byte is there and is the one that was saved."""
+        return not (self.damaged or self.missing)
+
+    def __bool__(self) -> bool:
+        return self.ok
+
+    def __str__(self) -> str:
+        verdict = "ok" if self.ok else "NOT ok"
+        lines = [
+            f"step {self.step} is {verdict}: {self.objects} objects, "
+            f"{self.bytes:,} bytes checked in {self.url}"
+        ]
+        lines += [f"  damaged {p}" for p in self.damaged]
+        lines += [f"  missing {p}" for p in self.missing]
+        lines += [f"  orphan  {name}" for name in self.orphans]
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True, slots=True)
+class _Check:
+    """One object to check: its name, its size, the leaf it holds, and how to check it."""
+
+    name: str
+    size: int
+    work: Callable[[], None]
+    leaf: Leaf | None = None
+    box: Box | None = None
+
+
+def verify(path: PathLike | None = None, *, step: int | None = None) -> Report:
+    """Read every byte of a checkpoint and report all that is damaged or missing.
+
+    Also lists orphans: objects in the checkpoint's directory that it does not name,
+    and attempts in the run that never committed. NotFound, Damaged or Untrusted if
+    there is no manifest to check by.
+
+    >>> import jax.numpy as jnp, ckpt
+    >>> done = ckpt.save({"w": jnp.ones(4)}, None, "memory://doc-verify")
+    >>> ckpt.verify("memory://doc-verify").ok
+    True
+    """
+    try:
+        opened = open_path(path, step)
+    except NotFound:
+        run = locate(path)
+        orphans = tuple(a.directory for a in find_attempts(run))
+        if step is not None or committed_steps(run) or not orphans:
+            raise
+        return Report(-1, run.url, 0, 0, orphans=orphans)
+    return verify_opened(opened)
+
+
+def verify_opened(opened: Opened) -> Report:
+    """Verify a checkpoint that is open."""
+    damaged: list[Problem] = []
+    missing: list[Problem] = []
+    checks: list[_Check] = []
+    named = {"manifest.json"}
+    for process in range(opened.manifest.processes):
+        name = layouts.part_name(process)
+        named.add(name)
+        try:
+            checks += _checks(opened, process)
+        except CkptError as error:
+            absent = opened.store.size(name) is None
+            (missing if absent else damaged).append(Problem(name, str(error)))
+    named |= {check.name for check in checks}
+    found = run_all(_problem, checks, parallel=opened.store.parallel)
+    for check, error in zip(checks, found, strict=True):
+        if error is not None:
+            leaf = None if check.leaf is None else check.leaf.path
+            problem = Problem(check.name, str(error), leaf, check.box)
+            absent = opened.store.size(check.name) is None
+            (missing if absent else damaged).append(problem)
+    orphans = tuple(n for n in opened.store.list("") if n not in named)
+    if opened.run is not None:
+        orphans += tuple(a.directory for a in find_attempts(opened.run))
+    return Report(
+        opened.manifest.step,
+        opened.store.url,
+        len(checks),
+        sum(check.size for check in checks),
+        tuple(damaged),
+        tuple(missing),
+        orphans,
+    )
+
+
+def _problem(check: _Check) -> CkptError | None:
+    try:
+        check.work()
+    except StoreError:
+        raise
+    except CkptError as error:
+        return error
+    return None
+
+
+def _checks(opened: Opened, process: int) -> list[_Check]:
+    part = opened.part(process)
+    leaves = opened.manifest.leaves
+    found = [_object_check(opened, o) for o in part.objects]
+    sizes: dict[int, int] = {}
+    for row in part.rows:
+        sizes[row.pack] = row.offset + row.length
+    for pack, size in sizes.items():
+        rows = [(r, int(c)) for r, c in zip(part.rows, part.row_crcs, strict=True)]
+        chosen = [(r, c) for r, c in rows if r.pack == pack]
+        name = f"{layouts.pack_name(process, pack)}/c/0"
+        first = leaves[chosen[0][0].leaf]
+
+        def check_pack(
+            name: str = name, size: int = size, chosen: Any = chosen
+        ) -> None:
+            _check_pack(opened, name, size, chosen)
+
+        found.append(_Check(name, size, check_pack, first))
+    for entry in part.files:
+
+        def check_file(entry: FileEntry = entry) -> None:
+            _check_file(opened.store, entry)
+
+        found.append(_Check(entry.name, entry.bytes, check_file))
+    return found
+
+
+def _object_check(opened: Opened, part: ObjectPart) -> _Check:
+    leaf = opened.manifest.leaves[part.leaf]
+    name = layouts.object_name(opened.manifest, part.leaf, part.object)
+    box = leaf.cells.box(leaf.cells.coordinates(part.object))
+
+    def work() -> None:
+        read_object(opened, part, range(len(part.crcs)), lambda _box, _values: None)
+        _check_index(opened, part, name, leaf, box)
+
+    return _Check(name, object_size(opened, part), work, leaf, box)
+
+
+def _check_index(
+    opened: Opened, part: ObjectPart, name: str, leaf: Leaf, box: Box
+) -> None:
+    """Compare a shard's index, which only other Zarr readers use, with the right one."""
+    store = cast(Chunked, leaf.store)
+    cells = tuple(o // c for o, c in zip(store.object, store.chunk, strict=True))
+    lengths = part.lengths
+    if lengths is None:
+        size = layouts.chunk_bytes(opened.manifest, part.leaf)
+        lengths = np.full(len(part.crcs), size, np.int64)
+    counts = layouts.Grid(box.shape, store.chunk).counts
+    index = layouts.shard_index(cells, counts, lengths + layouts.CHECKSUM_BYTES)
+    expected = index + crc32c(index).to_bytes(4, "little")
+    size = object_size(opened, part)
+    found = np.empty(len(expected), np.uint8)
+    with open_object(opened, leaf, name, box, size) as reader:
+        reader.read_into(size - len(expected), found)
+    if found.tobytes() != expected:
+        raise_damaged(name, "its index changed")
+
+
+def raise_damaged(name: str, found: str) -> NoReturn:
+    """Raise Damaged for an object that holds no leaf's values."""
+    raise Damaged(f"expected the bytes that were saved, found {found} - object {name}")
+
+
+def _check_pack(opened: Opened, name: str, size: int, rows: Any) -> None:
+    leaves = opened.manifest.leaves
+    first = leaves[rows[0][0].leaf]
+    with open_object(opened, first, name, layouts.whole(first.shape), size) as reader:
+        for row, crc in rows:
+            data = np.empty(row.length, np.uint8)
+            reader.read_into(row.offset, data)
+            if crc32c(data) != crc:
+                raise_damaged(name, f"the piece of `{leaves[row.leaf].path}` changed")
+
+
+def _check_file(store: Store, entry: FileEntry) -> None:
+    data = store.read(entry.name, limit=max(min(entry.bytes, _FILE_BYTES), 0))
+    if len(data) != entry.bytes or crc32c(data) != entry.crc:
+        raise_damaged(entry.name, "other text")
