@@ -35,6 +35,7 @@ def wait(
 ) -> _T:
     """Return a request's result before its deadline, or say in one line why not."""
     seconds = _DEADLINE_SECONDS + size / _SLOWEST
+    told = None
     doubt = "Whether it was done is not known. " if outcome != "failed" else ""
     try:
         return future.result(timeout=seconds)
@@ -42,12 +43,12 @@ def wait(
         future.cancel()  # pyright: ignore[reportUnknownMemberType]
         reason = f"no answer in {seconds:.0f} s"
     except Exception as error:
-        text = str(error)
-        if text.startswith("OUT_OF_RANGE"):
-            told = next(filter(None, (size.search(text) for size in _SIZES)), None)
-            raise PastEnd(int(told[1]) if told else None) from None
-        reason = _shorten(text)
-    # Not chained: TensorStore's text holds the whole specification and answer.
+        told = str(error)
+        reason = _shorten(told)
+    # Raised out here, unchained: TensorStore's text holds the whole specification.
+    if told and told.startswith("OUT_OF_RANGE"):
+        size_told = next(filter(None, (size.search(told) for size in _SIZES)), None)
+        raise PastEnd(int(size_told[1]) if size_told else None)
     raise StoreError(
         f"Expected the store to do as asked, found: {reason} - at {where}. {doubt}"
         "Check the store, the network and the credentials, then try again.",
