@@ -1,9 +1,10 @@
 """What the packages say of themselves is there, and holds."""
 
-import doctest
 import importlib
 import inspect
-import pkgutil
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,25 +12,35 @@ import pytest
 PACKAGES = ("ckpt", "layouts", "pytree")
 
 
-def find_modules() -> list[str]:
-    """Name every module of the packages but those that run when imported."""
-    found: list[str] = [*PACKAGES]
-    for name in PACKAGES:
-        package = importlib.import_module(name)
-        for module in pkgutil.walk_packages(package.__path__, f"{name}."):
-            if not module.name.endswith("__main__"):
-                found.append(module.name)
-    return found
+def run_examples(name: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-W", "error", "-m", "tests._harness.examples", name],
+        cwd=folder,
+        env=dict(os.environ) | {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "8"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
 
 
-@pytest.mark.parametrize("name", find_modules())
-def test_examples_hold(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("name", PACKAGES)
+def test_examples_hold(name: str, tmp_path: Path) -> None:
+    done = run_examples(name, tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("example", "status"), [(">>> 1 + 1\n2", 0), (">>> 1 + 1\n3", 1), ("no example", 1)]
+)
+def test_an_example_that_does_not_hold_is_caught(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, example: str, status: int
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
-    module = importlib.import_module(name)
-    assert doctest.testmod(module, optionflags=flags).failed == 0
+    monkeypatch.setenv("PYTHONPATH", f"{os.environ['PYTHONPATH']}:{tmp_path}")
+    (tmp_path / "planted").mkdir()
+    (tmp_path / "planted" / "__init__.py").touch()
+    (tmp_path / "planted" / "_module.py").write_text(f'"""{example}\n"""\n')
+    assert run_examples("planted", tmp_path).returncode == status
 
 
 @pytest.mark.parametrize("name", PACKAGES)
