@@ -79,8 +79,7 @@ def _array_leaf(
         store: Packed | Chunked = _chunked(fields, shape, size)
     else:
         piece = _shape(fields["piece"], len(shape)) if "piece" in fields else shape
-        _check_piece(shape, piece, size)
-        store = Packed(piece)
+        store = _packed(shape, piece, size)
     if "writers" in fields:
         store = _with_writers(store, shape, _runs(fields["writers"], processes))
     return Leaf(path, kind, cast(str, dtype), shape, placement, store, weak, impl)
@@ -107,7 +106,7 @@ def _chunked(fields: dict[str, Any], shape: Shape, itemsize: int) -> Chunked:
 
 
 @lru_cache(maxsize=1024)
-def _check_piece(shape: Shape, piece: Shape, itemsize: int) -> None:
+def _packed(shape: Shape, piece: Shape, itemsize: int) -> Packed:
     """Refuse pieces that do not cut the array, or that no pack would hold."""
     _check_size(shape, itemsize)
     pairs = zip(shape, piece, strict=True)
@@ -115,6 +114,7 @@ def _check_piece(shape: Shape, piece: Shape, itemsize: int) -> None:
         raise InvalidLayout(f"expected pieces of {shape}, found {piece}")
     if math.prod(piece) * itemsize > PACK_BYTES:
         raise TooLarge(f"expected pieces of at most {PACK_BYTES} bytes, found {piece}")
+    return Packed(piece)
 
 
 @lru_cache(maxsize=1024)

@@ -11,7 +11,7 @@ import pytree
 from ._errors import CorruptLayout, InvalidLayout, TooLarge, show
 from ._expect import expect_fields, expect_int, expect_list
 from ._json import VALUES, check_depth, digest, frame, unframe
-from ._leaf import Chunked, Leaf
+from ._leaf import Chunked, Leaf, Packed
 from ._leaf_json import leaf_from_json
 from ._mesh import Placement, placement_from_json
 from ._name import part_name
@@ -159,9 +159,14 @@ def _check_room(leaves: tuple[Leaf, ...], parts: tuple[PartRef, ...]) -> None:
     A chunk takes 8 bytes of its part at least (its checksum), a cell 10 bytes and 4
     values: so no plan is larger than a multiple of the documents that it is made of.
     """
-    stored = [leaf for leaf in leaves if leaf.store is not None]
-    cells = sum([leaf.cells.length for leaf in stored])
-    chunks = sum([leaf.chunks.length for leaf in stored])
+    cells = chunks = 0
+    for leaf in leaves:
+        if not leaf.store or 0 in leaf.shape:
+            continue
+        if isinstance(leaf.store, Packed) and leaf.store.piece == leaf.shape:
+            cells, chunks = cells + 1, chunks + 1
+        else:
+            cells, chunks = cells + leaf.cells.length, chunks + leaf.chunks.length
     room = sum([part.bytes for part in parts])
     if 8 * chunks + 10 * cells > room or 4 * cells > VALUES * len(parts):
         raise TooLarge(
