@@ -174,11 +174,12 @@ class LocalStore:
         outcome: Outcome = "failed"
         try:
             with self._entered(name) as (at, leaf), place.lock_folder(at):
-                outcome, removed = "unsynced", True
+                outcome, removed = "unknown", True
                 try:
                     place.unlink(at, leaf)
                 except FileNotFoundError:
                     removed = False
+                outcome = "unsynced"
                 # Also when it was absent: whoever removed it may have been killed
                 # before this, and what the caller removes next relies on it.
                 self._sync(at)
@@ -238,16 +239,19 @@ class LocalStore:
             parts = self._split(check_prefix(name))
             for depth, part in enumerate(parts):
                 children.setdefault(tuple(parts[:depth]), set()).add(part)
-        parent: tuple[str, ...] = ()
+        above = len(self._split(""))
+        path: tuple[str, ...] = ()
         try:
             self._make_root()
             for parent in sorted(children, key=len):
+                path = parent
                 with place.entered(self.root, parent) as at:
                     for leaf in sorted(children[parent]):
+                        path = (*parent, leaf)
                         place.make_folder(at, leaf)
                     self._sync(at)
         except OSError as error:
-            raise self._explain(error, "/".join(parent)) from error
+            raise self._explain(error, "/".join(path[above:])) from error
 
     def sync_folders(self, names: Iterable[str]) -> None:
         for name in names:
@@ -376,8 +380,9 @@ class LocalStore:
         advice = _ADVICE.get(error.errno or 0, "")
         if outcome != "failed":
             advice = f"{_DOUBTS[outcome]} {advice}"
+        where = f"at `{name}` in" if name else "in"
         return StoreError(
-            f"Expected the file system to do as asked, found: {reason} - at `{name}` "
-            f"in {self.url}. {advice}".rstrip(),
+            f"Expected the file system to do as asked, found: {reason} - {where} "
+            f"{self.url}. {advice}".rstrip(),
             outcome=outcome,
         )
