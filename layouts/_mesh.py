@@ -53,9 +53,12 @@ def mesh_layout(mesh: Any) -> MeshLayout:
         return mesh
     if isinstance(mesh, Mapping):
         axes = tuple((str(k), int(v)) for k, v in mesh.items())  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
-        return MeshLayout(axes, ("Auto",) * len(axes))
-    axes = tuple((str(k), int(v)) for k, v in mesh.shape.items())
-    types = tuple(t.name for t in mesh.axis_types)
+        types = ("Auto",) * len(axes)
+    else:
+        axes = tuple((str(k), int(v)) for k, v in mesh.shape.items())
+        types = tuple(t.name for t in mesh.axis_types)
+    if not all(name.isprintable() for name, _ in axes):
+        raise ValueError(f"expected printable names of axes, found {axes!r}")
     return MeshLayout(axes, types)
 
 
@@ -218,7 +221,8 @@ def _mesh_from_json(value: Any) -> MeshLayout:
 
 def _axis(value: Any) -> tuple[str, int]:
     name, size = expect_list(value, "an axis's name and size", length=2)
-    if type(name) is not str:
+    # JAX prints the names of axes as they are.
+    if type(name) is not str or not name.isprintable():
         raise InvalidLayout(f"expected the name of an axis, found {show(name)}")
     return name, expect_int(size, "the size of an axis", least=1, below=_POSITIONS)
 
