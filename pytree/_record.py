@@ -75,7 +75,8 @@ class Record:
 
     def __repr__(self) -> str:
         items = ", ".join(
-            f"{key if isinstance(key, str) else repr(key)}={value!r}"
+            f"{key if isinstance(key, str) and key.isidentifier() else repr(key)}"
+            f"={value!r}"
             for key, value in self.fields.items()
         )
         return f"Record[{self.type_name}]({items})"

@@ -160,7 +160,8 @@ def name_of(value: object) -> str:
         named = type(value)
     module = getattr(named, "__module__", None)
     name = f"{module}.{named.__qualname__}" if module else named.__qualname__
-    return name.encode("ascii", "backslashreplace").decode()[:_LABEL]
+    text = name.encode("ascii", "backslashreplace").decode()
+    return (text if text.isprintable() else ascii(text)[1:-1])[:_LABEL]
 
 
 def describe(value: object) -> str:
