@@ -125,9 +125,14 @@ def _html(text: str) -> str:
 
 
 def _metric(value: Any) -> Any:
-    if isinstance(value, dict):
+    if not isinstance(value, (dict, list)):
+        return value
+    try:
         return float(cast("dict[str, str]", value)["float"])
-    return value
+    except (KeyError, TypeError, ValueError):
+        raise Untrusted(
+            f"expected a metric that save writes, found {value!r:.80}"
+        ) from None
 
 
 def describe(leaf: Leaf) -> str:
