@@ -233,11 +233,18 @@ def _place(
                 f"expected a reduced array, found {sharding.spec} - at `{path}`: "
                 "reduce it (jax.reshard to a spec without `unreduced`) before saving"
             )
-        spec = layouts.spec_of(sharding.spec, len(shape))
-        laid = layouts.mesh_layout(sharding.mesh)
-        placement = Placement(laid, spec, _memory(sharding.memory_kind))
-        return placement, Pieces(sharding.shard_shape(shape), None)
+        return _place_named(sharding, shape)
     return Placement(None, None, _memory(sharding.memory_kind)), _even(path, array)
+
+
+@lru_cache(maxsize=4096)
+def _place_named(
+    sharding: NamedSharding, shape: tuple[int, ...]
+) -> tuple[Placement, Pieces]:
+    spec = layouts.spec_of(sharding.spec, len(shape))
+    laid = layouts.mesh_layout(sharding.mesh)
+    placement = Placement(laid, spec, _memory(sharding.memory_kind))
+    return placement, Pieces(sharding.shard_shape(shape), None)
 
 
 def _memory(kind: str | None) -> str | None:

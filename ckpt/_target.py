@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any, cast
 
 import jax
@@ -34,13 +35,13 @@ class Target:
     """
 
     number: int
-    path: str
+    path: str = field(compare=False)
     kind: str
     dtype: np.dtype[Any] | None
     laid: tuple[layouts.MeshLayout, Spec] | None = None
     sharding: Any = None
     weak: bool = False
-    notes: tuple[str, ...] = ()
+    notes: tuple[str, ...] = field(default=(), compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +53,19 @@ class Wishes:
     specs: Specs | None = None
     cast: bool | str = False
     strict: bool = False
+
+    @property
+    def layout(self) -> layouts.MeshLayout:
+        """The layout of the mesh."""
+        return _layout(self.mesh)
+
+
+def _layout(mesh: Any) -> layouts.MeshLayout:
+    """Return a mesh's layout, the same object for the same jax mesh."""
+    return _layout_once(mesh) if _has_devices(mesh) else layouts.mesh_layout(mesh)
+
+
+_layout_once = lru_cache(maxsize=64)(layouts.mesh_layout)
 
 
 def choose_target(
@@ -217,7 +231,7 @@ def _has_devices(mesh: Any) -> bool:
 
 
 def _lay(target: Target, leaf: Leaf, wishes: Wishes) -> Target:
-    rank, mesh = len(leaf.shape), layouts.mesh_layout(wishes.mesh)
+    rank, mesh = len(leaf.shape), wishes.layout
     placement = leaf.placement
     saved = placement.spec if placement and placement.spec is not None else ((),) * rank
     chosen = _chosen_spec(target.path, leaf, saved, wishes.specs)
@@ -255,6 +269,7 @@ def _chosen_spec(path: str, leaf: Leaf, saved: Spec, specs: Specs | None) -> Any
     return specs(path, shape, partition_spec(saved[: len(shape)]))
 
 
+@lru_cache(maxsize=4096)
 def _sharding(mesh: Any, spec: Spec, memory: str | None) -> tuple[Any, tuple[str, ...]]:
     plain = NamedSharding(mesh, partition_spec(spec))
     if memory is None:
