@@ -1,13 +1,14 @@
 """How an array is cut: pieces (one a shard) into objects, objects into chunks.
 
-A chunk is the least that is read and checked. Chunks are cut by halving the longest
-dimension, so that the meshes people move between, powers of two in any dimension,
-find their boundaries on chunk boundaries.
+A chunk is the least that is read and checked. People move between meshes that cut any
+dimension in two, four or eight: so dimensions are halved, each into eight parts before
+any into more, and the boundaries of such meshes are boundaries of chunks.
 """
 
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 from ._box import Shape
 
@@ -25,6 +26,11 @@ PACK_BYTES = 64 << 20
 
 _SMALL_FACTOR = 7
 _LARGE_FACTOR = 1 << 12
+_PARTS = 8
+"""Each dimension is first cut into this many parts."""
+
+_RUN_BYTES = 256
+"""Unless that leaves the last dimension with runs shorter than this."""
 
 
 def cut_chunk(
@@ -38,29 +44,40 @@ def cut_chunk(
 
     >>> cut_chunk((1024, 2048), 4, shape=(4096, 4096))
     (256, 512)
+    >>> cut_chunk((4096, 32, 128), 2, shape=(4096, 32, 128))
+    (512, 4, 128)
     >>> cut_chunk((50257, 768), 4, shape=(50257, 768))
-    (197, 384)
-    >>> cut_chunk((1000, 1000, 1000), 1, shape=(1000, 1000, 1000))
-    (25, 125, 125)
+    (786, 96)
     """
     chunk = list(piece)
+    last = len(chunk) - 1
     while math.prod(chunk) * itemsize > limit:
-        cuts = [
-            cut
-            for d, n in enumerate(chunk)
-            if (cut := _cut_length(n, d, piece[d], spans=piece[d] == shape[d]))
-        ]
+        cuts: list[_Cut] = []
+        for d, n in enumerate(chunk):
+            parts = shape[d] // n
+            run = n // 2 * itemsize
+            if n % 2 == 0 and parts < _PARTS and (d < last or run >= _RUN_BYTES):
+                cuts.append(_Cut(_PARTS - parts, n, -d, n // 2))
+            elif cut := _cut_length(n, d, piece[d], spans=piece[d] == shape[d]):
+                cuts.append(cut)
         if not cuts:
             break
-        _, d, length = max(cuts)
-        chunk[-d] = length
+        best = max(cuts)
+        chunk[-best.dimension] = best.length
     return tuple(chunk)
 
 
-def _cut_length(
-    n: int, dimension: int, piece: int, *, spans: bool
-) -> tuple[int, int, int] | None:
-    """Return (preference, -dimension, length after the cut), or None if uncuttable.
+class _Cut(NamedTuple):
+    """A way to cut one dimension; the greatest is taken."""
+
+    lacking: int
+    weight: int
+    dimension: int
+    length: int
+
+
+def _cut_length(n: int, dimension: int, piece: int, *, spans: bool) -> _Cut | None:
+    """Return how to cut a length where eight parts are made already, or cannot be.
 
     The longest dimension is cut first, but not where that would lose boundaries that
     others will want, or leave slivers: such a dimension counts an eighth.
@@ -68,14 +85,14 @@ def _cut_length(
     if n < 2:
         return None
     if spans and (n % 2 == 0 or piece % 2 or piece % n):
-        return n, -dimension, -(-n // 2)
+        return _Cut(0, n, -dimension, -(-n // 2))
     factor = least_factor(n)
     if 1 < factor <= _SMALL_FACTOR:
-        return n, -dimension, n // factor
+        return _Cut(0, n, -dimension, n // factor)
     if spans:
-        return n // 8, -dimension, -(-n // 2)
+        return _Cut(0, n // 8, -dimension, -(-n // 2))
     length = n // factor
-    return (min(n // 8, length), -dimension, length) if factor > 1 else None
+    return _Cut(0, min(n // 8, length), -dimension, length) if factor > 1 else None
 
 
 def least_factor(n: int) -> int:

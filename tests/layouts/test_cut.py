@@ -141,8 +141,12 @@ def test_halves_quarters_and_eighths_of_a_dimension_are_chunk_boundaries(
         # 8 MiB pieces of a 64 MiB matrix: half a mebibyte is 2**17 floats.
         ((1024, 2048), (4096, 4096), (256, 512)),
         ((4096, 4096), (4096, 4096), (256, 512)),
-        # A prime number of rows is halved where a piece has them all: 196.3 -> 197.
-        ((50257, 768), (50257, 768), (197, 384)),
+        # Eight parts of the columns; then a prime number of rows, 50257 / 64 = 785.3.
+        ((50257, 768), (50257, 768), (786, 96)),
+        # Heads are cut before more is cut of the rows, and their 128 not at all.
+        ((4096, 32, 128), (4096, 32, 128), (256, 4, 128)),
+        # Experts are cut from one another.
+        ((8, 4096, 4096), (8, 4096, 4096), (1, 256, 512)),
         # Where rows are partitioned, chunks divide the piece: 50257 = 29 * 1733.
         ((50257, 768), (100514, 768), (1733, 48)),
         # 128256 = 256 * 501: halves of 501 would put no boundary on the 256 parts.
