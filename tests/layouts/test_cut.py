@@ -143,8 +143,8 @@ def test_halves_quarters_and_eighths_of_a_dimension_are_chunk_boundaries(
         ((4096, 4096), (4096, 4096), (256, 512)),
         # Eight parts of the columns; then a prime number of rows, 50257 / 64 = 785.3.
         ((50257, 768), (50257, 768), (786, 96)),
-        # Heads are cut before more is cut of the rows, and their 128 not at all.
-        ((4096, 32, 128), (4096, 32, 128), (256, 4, 128)),
+        # Eight parts of rows and of heads; of 128 two, down to runs of 256 bytes.
+        ((4096, 32, 128), (4096, 32, 128), (512, 4, 64)),
         # Experts are cut from one another.
         ((8, 4096, 4096), (8, 4096, 4096), (1, 256, 512)),
         # Where rows are partitioned, chunks divide the piece: 50257 = 29 * 1733.
