@@ -228,7 +228,7 @@ def _read_list(value: Json, place: str) -> list[Json]:
 def _read_name(value: Json, place: str) -> str:
     # Names are printed as they are: none may hold what a terminal obeys.
     if value == "" or not is_text(value) or not value.isprintable():
-        raise _invalid("a printable name", value, place)
+        raise _invalid("a name", value, place)
     return value
 
 
