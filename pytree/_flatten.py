@@ -89,28 +89,20 @@ class _Walker:
 
     def _walk_container(self, tree: Any, path: str, depth: int) -> Node | int:
         kind = cast(type[object], type(tree))
-        if kind is dict or kind is OrderedDict:
-            keys = tuple(tree)
-            children = self._walk_children(keys, tree.values(), path, depth)
-            return Node("dict" if kind is dict else "OrderedDict", children, keys)
         if kind is list or kind is tuple:
             keys = tuple(range(len(tree)))
             children = self._walk_children(keys, tree, path, depth)
             return Node("list" if kind is list else "tuple", children, keys)
-        if kind is defaultdict:
-            # Not by way of jax, which would sort the keys.
+        # Not by way of jax, which would sort the keys.
+        if kind is dict or kind is OrderedDict or kind is defaultdict:
             keys = tuple(tree)
             children = self._walk_children(keys, tree.values(), path, depth)
+            if kind is not defaultdict:
+                return Node("dict" if kind is dict else "OrderedDict", children, keys)
             factory = tree.default_factory
             static = (("default_factory", make_static(factory)),)
-            return Node(
-                "node",
-                children,
-                keys,
-                name_of(kind),
-                static,
-                partial(_build_defaultdict, factory, keys),
-            )
+            build = partial(_build_defaultdict, factory, keys)
+            return Node("node", children, keys, name_of(kind), static, build)
         if kind is Record:
             return self._walk_record(tree, path, depth)
         return self._walk_registered(tree, path, depth)
@@ -139,7 +131,8 @@ class _Walker:
                 )
             self.leaf_types[cls] = isinstance(tree, (jax.Array, np.ndarray))
             return self._add_leaf(tree, path)
-        keys = _read_keys([path[0] for path, _ in entries])
+        entry_keys = [path[0] for path, _ in entries]
+        keys = _read_keys(entry_keys)
         items = [item for _, item in entries]
         children = self._walk_children(keys, items, path, depth)
         aux = data[1]
@@ -147,6 +140,9 @@ class _Walker:
             build = cast(Any, cls)._make
             return Node("namedtuple", children, keys, name_of(cls), (), build)
         static = _read_static(tree, keys, aux)
+        if all(isinstance(entry, jtu.DictKey) for entry in entry_keys):
+            # Mappings repeat their keys there, in jax's order, whatever they hold.
+            static = () if static == (("aux", make_static(keys)),) else static
         return Node("node", children, keys, name_of(cls), static, treedef.unflatten)
 
     def _walk_children(
@@ -245,7 +241,4 @@ def _read_static(
                     if name not in keys and hasattr(tree, name)
                 ]
             )
-    # Mappings repeat their keys there: nothing that is not said already.
-    if aux is None or (isinstance(aux, tuple) and aux == keys):
-        return ()
-    return (("aux", make_static(cast(object, aux))),)
+    return () if aux is None else (("aux", make_static(aux)),)

@@ -34,6 +34,19 @@ class Layer:
     activation: Any = dataclasses.field(default="relu", metadata={"static": True})
 
 
+@jax.tree_util.register_pytree_node_class
+class Box:
+    def __init__(self, items: Any, aux: Any) -> None:
+        self.items, self.aux = items, aux
+
+    def tree_flatten(self) -> Any:
+        return self.items, self.aux
+
+    @classmethod
+    def tree_unflatten(cls, aux: Any, items: Any) -> "Box":
+        return cls(items, aux)
+
+
 texts = st.sampled_from(HOSTILE) | st.text(
     st.characters(exclude_categories=["Cs"]), max_size=8
 )

@@ -3,12 +3,13 @@
 from collections import OrderedDict, defaultdict
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 from hypothesis import given
 
 from pytree import Difference, Structure, compare, flatten
-from tests.pytree._trees import Layer, Point, trees
+from tests.pytree._trees import Box, Layer, Point, trees
 
 
 def structure(tree: Any) -> Structure:
@@ -95,6 +96,18 @@ def test_static_values_count_only_where_both_have_one() -> None:
         "Expected activation=[1], found activation=(1,) - at the root"
     ]
     assert lines(Layer(1, 2, float("nan")), Layer(1, 2, float("nan"))) == []
+
+
+def test_auxiliary_data_counts_between_nodes_of_one_type() -> None:
+    assert lines(Box([1], (1,)), Box([1], (2,))) == [
+        "Expected aux=(2,), found aux=(1,) - at the root"
+    ]
+
+    @jax.tree_util.register_pytree_node_class
+    class Crate(Box):
+        pass
+
+    assert lines(Box([1], (1,)), Crate([1], (2,))) == []
 
 
 def test_long_static_values_are_cut() -> None:

@@ -124,6 +124,10 @@ def test_frozen_dicts_come_back() -> None:
     tree = freeze({"b": {"w": 1}, "a": (2, 3)})
     leaves, structure = flatten(tree)
     assert set(leaves) == {"b/w", "a/0", "a/1"}
+    other = flatten(freeze({"a": (2, 3), "b": {"w": 1}, "c": {0: 4}}))[1]
+    assert [str(d) for d in compare(structure, other)] == [
+        "Expected a leaf, found nothing - at `c/0`"
+    ]
     again = unflatten(structure, leaves)
     assert type(again) is FrozenDict
     assert again == tree

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from pytree import Structure, flatten, unflatten
-from tests.pytree._trees import Colour, Layer, texts
+from tests.pytree._trees import Box, Colour, Layer, texts
 
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | texts,
@@ -117,3 +117,19 @@ def test_auxiliary_data_that_repeats_the_keys_is_not_stored() -> None:
     leaves, structure = flatten(Bag(a=1, b=2))
     assert "static" not in structure.to_json()
     assert unflatten(structure, leaves).items == {"a": 1, "b": 2}
+
+
+@pytest.mark.parametrize(
+    ("aux", "static"),
+    [
+        ((0, 1), {"json": {"tuple": [0, 1]}}),
+        ((False, True), {"json": {"tuple": [False, True]}}),
+        ((), {"json": {"tuple": []}}),
+        (0, {"json": 0}),
+        ((np.zeros(2), np.zeros(2)), {"label": "builtins.tuple"}),
+    ],
+)
+def test_other_auxiliary_data_is_stored(aux: Any, static: Any) -> None:
+    leaves, structure = flatten(Box((1, 2), aux))
+    assert structure.to_json()["static"] == {"aux": static}
+    assert unflatten(structure, leaves).aux is aux
