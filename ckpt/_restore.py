@@ -60,23 +60,22 @@ def restore(
     wanted = resolve(opened.manifest, wishes, select, rename, missing, extra)
     _warn(wanted.targets)
     made = assemble_leaves(opened, wanted.targets, max_host_bytes=max_host_bytes)
-    leaves = wanted.kept | {
-        t.path: v for t, v in zip(wanted.targets, made, strict=True)
-    }
-    for alias, canonical in wanted.ties.items():
-        if canonical in leaves:
-            leaves.setdefault(alias, leaves[canonical])
+    leaves = wanted.kept | {path: made[n] for path, n in wanted.places.items()}
     return pytree.unflatten(wanted.structure, leaves)
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What restore will make: the tree's structure, its targets, and leaves to keep."""
+    """What restore will make: the tree's structure, its targets, and leaves to keep.
+
+    `places` has the number of the target of every path that is restored: tied paths
+    that become the same share one.
+    """
 
     structure: pytree.Structure
     targets: tuple[Target, ...]
+    places: dict[str, int]
     kept: dict[str, Any]
-    ties: dict[str, str]
 
 
 def _check_options(
@@ -116,33 +115,40 @@ def resolve(
     if rename:
         renamed = pytree.rename_paths(saved, rename)
         saved = {renamed[path]: number for path, number in saved.items()}
-        ties = {}
     chosen = None if select is None else pytree.compile_globs(select)
-    if wishes.like is None:
-        picked = [p for p in structure.paths if chosen is None or chosen(p)]
-        picked += [p for p in ties if chosen and chosen(p) and not chosen(ties[p])]
-        wanted = structure
-        like: dict[str, Any] = {}
-    else:
+    wanted = structure
+    like: dict[str, Any] = {}
+    if wishes.like is not None:
+        # What is tied in `like` alone is not one leaf here: the saved ties decide.
         like, wanted = pytree.flatten(wishes.like)
-        ties = dict(wanted.ties)
+        like |= {alias: like[path] for alias, path in wanted.ties.items()}
         _compare(manifest, saved, like, wanted, rename, missing, extra, chosen)
-        picked = [p for p in like if p in saved and (chosen is None or chosen(p))]
+    picked = [
+        path
+        for path in wanted.positions
+        if path in saved and (chosen is None or chosen(path))
+    ]
     if select is not None and not picked:
         raise ValueError(f"expected select= to match a leaf, found none for {select!r}")
-    targets: list[Target] = []
+    targets: dict[Target, int] = {}
+    places: dict[str, int] = {}
     wrong: list[str] = []
     for path in picked:
         number = saved[path]
         leaf = manifest.leaves[number]
         try:
-            targets.append(choose_target(number, path, leaf, wishes, like.get(path)))
+            target = choose_target(number, path, leaf, wishes, like.get(path))
         except StructureMismatch as error:
             wrong.append(str(error))
+        else:
+            places[path] = targets.setdefault(target, len(targets))
     _raise_all(wrong, manifest)
-    made = set(picked)
-    kept = {path: leaf for path, leaf in like.items() if path not in made}
-    return Wanted(wanted, tuple(targets), kept, ties)
+    kept = {
+        path: like.get(path, pytree.ABSENT)
+        for path in wanted.positions
+        if path not in places
+    }
+    return Wanted(wanted, tuple(targets), places, kept)
 
 
 def _compare(
@@ -157,7 +163,6 @@ def _compare(
 ) -> None:
     """Refuse trees that differ, listing everything wrong at once."""
     wrong: list[str] = []
-    names = set(like) | set(wanted.ties)
     if missing == "error":
         wrong += [
             f"expected a saved leaf, found none - at `{path}`"
@@ -168,7 +173,7 @@ def _compare(
         wrong += [
             f"expected no leaf, found a saved one - at `{path}`"
             for path in saved
-            if path not in names and (chosen is None or chosen(path))
+            if path not in like and (chosen is None or chosen(path))
         ]
     if not rename:
         differences = pytree.compare(manifest.structure, wanted)
