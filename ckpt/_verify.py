@@ -124,7 +124,7 @@ def verify_opened(opened: Opened) -> Report:
     for check, error in zip(checks, found, strict=True):
         if error is not None:
             leaf = None if check.leaf is None else check.leaf.path
-            problem = Problem(check.name, str(error), leaf, check.box)
+            problem = Problem(check.name, _reason(error), leaf, check.box)
             absent = opened.store.size(check.name) is None
             (missing if absent else damaged).append(problem)
     orphans = tuple(n for n in opened.store.list("") if n not in named)
@@ -139,6 +139,11 @@ def verify_opened(opened: Opened) -> Report:
         tuple(missing),
         orphans,
     )
+
+
+def _reason(error: CkptError) -> str:
+    """Return what was expected and found, without the places a Problem has itself."""
+    return str(error).partition(" - at ")[0].partition(" - in ")[0]
 
 
 def _problem(check: _Check) -> CkptError | None:

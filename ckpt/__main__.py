@@ -1,0 +1,5 @@
+"""`python -m ckpt`."""
+
+from .cli import main
+
+raise SystemExit(main())

@@ -1,0 +1,162 @@
+"""`python -m ckpt`: demo, ls, show, verify, plan, diff."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import ckpt
+import pytree
+
+from .._checkpoint import describe
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; return 0, 1 when a problem was found, 2 when it went wrong."""
+    arguments = _parser().parse_args(argv)
+    try:
+        return arguments.work(arguments)
+    except (ckpt.CkptError, ValueError) as error:
+        print(f"ckpt: {_safe(str(error))}", file=sys.stderr)
+        return 2
+    except BrokenPipeError:
+        return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m ckpt", description=ckpt.__doc__)
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    def add(name: str, work: Any, text: str, *, paths: int = 1) -> Any:
+        command = commands.add_parser(name, help=text, description=text)
+        command.set_defaults(work=work)
+        for path in ("path", "other")[:paths]:
+            command.add_argument(path, help="a run, or one checkpoint's directory")
+        if paths:
+            command.add_argument("--json", action="store_true", help="for machines")
+        return command
+
+    demo = add("demo", _demo, "train, save, be killed, resume, find a bit", paths=0)
+    demo.add_argument("--dir", help="where to work (default: a temporary folder)")
+    demo.add_argument("--keep", action="store_true", help="leave the folder behind")
+    add("ls", _ls, "list the committed steps of a run")
+    show = add("show", _show, "show the leaves of a checkpoint")
+    show.add_argument("glob", nargs="*", help="only these paths, e.g. 'params/**'")
+    verify = add("verify", _verify, "read every byte and report what is damaged")
+    plan = add("plan", _plan, "say what a restore on a mesh would read")
+    plan.add_argument("--mesh", required=True, help="e.g. data=4,model=2")
+    plan.add_argument("--processes", type=int, help="how many hosts read")
+    for command in (show, verify, plan):
+        command.add_argument("--step", type=int, help="default: the newest")
+    add("diff", _diff, "compare two checkpoints, values bit by bit", paths=2)
+    return parser
+
+
+def _safe(text: str) -> str:
+    """Return text with control characters escaped: names come from files."""
+    return "".join(c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in text)
+
+
+def _print(arguments: Any, value: Any, text: str) -> None:
+    print(json.dumps(value) if arguments.json else _safe(text))
+
+
+def _demo(arguments: Any) -> int:
+    try:
+        from ._demo import run_demo
+    except ImportError as error:
+        print(f"ckpt: the demo needs {error.name}: pip install 'ckpt-jax[demo]'")
+        return 2
+    return run_demo(arguments.dir, keep=arguments.keep)
+
+
+def _ls(arguments: Any) -> int:
+    rows: list[dict[str, Any]] = []
+    for step in ckpt.steps(arguments.path):
+        try:
+            found = ckpt.open(arguments.path, step=step)
+        except ckpt.CkptError as error:
+            rows.append({"step": step, "error": str(error)})
+            continue
+        sizes = {"leaves": len(found), "bytes": found.nbytes}
+        rows.append({"step": step, **sizes, "metrics": found.metrics})
+    lines = [f"{'step':>10} {'leaves':>8} {'bytes':>16}  metrics"]
+    for row in rows:
+        shown = ", ".join(f"{k}={v}" for k, v in row.get("metrics", {}).items())
+        lines.append(
+            f"{row['step']:>10} {row['leaves']:>8,} {row['bytes']:>16,}  {shown}"
+            if "error" not in row
+            else f"{row['step']:>10} {row['error']}"
+        )
+    _print(arguments, rows, "\n".join(lines))
+    return int(any("error" in row for row in rows))
+
+
+def _show(arguments: Any) -> int:
+    found = ckpt.open(arguments.path, step=arguments.step)
+    chosen = pytree.compile_globs(arguments.glob or ["**"])
+    leaves = [leaf for leaf in found.manifest.leaves if chosen(leaf.path)]
+    rows = [
+        {"path": x.path, "kind": x.kind, "dtype": x.dtype, "shape": x.shape}
+        | {"layout": describe(x), "bytes": x.nbytes}
+        for x in leaves
+    ]
+    width = max((len(x.path) for x in leaves), default=0)
+    lines = [str(found)]
+    lines += [f"{x.path:<{width}} {x.nbytes:>16,}  {describe(x)}" for x in leaves]
+    lines += [f"{a} -> {b}" for a, b in found.manifest.structure.ties.items()]
+    _print(arguments, rows, "\n".join(lines))
+    return 0
+
+
+def _verify(arguments: Any) -> int:
+    report = ckpt.verify(arguments.path, step=arguments.step)
+    value = {
+        "ok": report.ok,
+        "step": report.step,
+        "objects": report.objects,
+        "bytes": report.bytes,
+        "damaged": [str(p) for p in report.damaged],
+        "missing": [str(p) for p in report.missing],
+        "orphans": report.orphans,
+    }
+    _print(arguments, value, str(report))
+    return int(not report.ok)
+
+
+def _plan(arguments: Any) -> int:
+    mesh: dict[str, int] = {}
+    for item in arguments.mesh.split(","):
+        name, _, size = item.partition("=")
+        if not size.isdigit():
+            raise ValueError(f"expected --mesh as data=4,model=2, found {item!r}")
+        mesh[name] = int(size)
+    plan = ckpt.plan(
+        arguments.path, mesh, step=arguments.step, processes=arguments.processes
+    )
+    value = {
+        "step": plan.step,
+        "mesh": mesh,
+        "stored": plan.stored,
+        "bytes": plan.bytes,
+        "amplification": plan.amplification,
+        "peak_host_bytes": plan.peak_host_bytes,
+        "processes": [[p.process, p.bytes, p.requests] for p in plan.processes],
+        "fallbacks": plan.fallbacks,
+    }
+    _print(arguments, value, str(plan))
+    return 0
+
+
+def _diff(arguments: Any) -> int:
+    found = ckpt.diff(arguments.path, arguments.other)
+    rows = [
+        {"path": c.path, "kind": c.kind, "left": c.left, "right": c.right}
+        | {"count": c.count, "max_abs": c.max_abs}
+        for c in found.changes
+    ]
+    _print(arguments, rows, str(found))
+    return int(bool(found))
