@@ -100,7 +100,7 @@ def damaged(opened: Opened, leaf: Leaf, name: str, found: str, box: Box) -> Dama
 def open_object(opened: Opened, leaf: Leaf, name: str, box: Box, size: int) -> Reader:
     """Open an object whose size is known; Damaged if it is missing or another."""
     try:
-        reader = opened.store.open(name)
+        reader = opened.store.open(name, size=size)
     except NotFound:
         _raise_if_removed(opened)
         raise damaged(opened, leaf, name, "no such object", box) from None
