@@ -54,17 +54,37 @@ def forget_attempt(run: Store, step: int, commit: str) -> None:
     run.remove(layouts.attempt_name(step, commit))
 
 
-def find_attempts(run: Store) -> list[Attempt]:
-    """Return the attempts that are noted and not committed, in order of step.
+def find_notes(run: Store) -> list[Attempt]:
+    """Return the attempts that are noted, in order of step.
 
     A note whose text is torn counts as just begun: it may be a writer's.
     """
     found: dict[tuple[int, str], Attempt] = {}
     for name in run.list("steps"):
         parsed = layouts.attempt_of_name(name.removesuffix(_UNFINISHED))
-        if parsed is not None and not is_committed(run, *parsed):
+        if parsed is not None:
             found.setdefault(parsed, Attempt(*parsed, _began(run, name)))
     return [found[key] for key in sorted(found)]
+
+
+def find_attempts(run: Store) -> list[Attempt]:
+    """Return the attempts that are noted and not committed, in order of step."""
+    return [a for a in find_notes(run) if not is_committed(run, a.step, a.commit)]
+
+
+def remove_stale_names(run: Store, attempt: Attempt) -> None:
+    """Remove what a writer killed just after its commit left beside the record."""
+    note = layouts.attempt_name(attempt.step, attempt.commit)
+    run.remove(note + _UNFINISHED)
+    run.remove(note)
+
+
+def remove_unfinished_records(run: Store) -> None:
+    """Remove records that were never created; a live writer's is behind a lock."""
+    for name in run.list("steps"):
+        whole = name.removesuffix(_UNFINISHED)
+        if whole != name and layouts.step_of_record(whole) is not None:
+            run.remove(name)
 
 
 def is_committed(run: Store, step: int, commit: str) -> bool:
@@ -114,6 +134,13 @@ def _resolve(run: Store, record: CommitRecord, error: StoreError) -> bool:
         ) from unreadable
     if not committed:
         raise error
+    if error.outcome == "unsynced":
+        # Once a sync has failed no later one can be believed.
+        raise CommitUnknown(
+            f"expected step {record.step} (commit {record.commit}) to be durable, "
+            "found it committed, perhaps only until a power cut - in "
+            f"{run.url}: check the disk, then save another step"
+        ) from error
     return True
 
 

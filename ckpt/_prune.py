@@ -9,7 +9,14 @@ from dataclasses import dataclass
 
 from ._catalog import PathLike, committed_steps, locate, open_step, read_record
 from ._checkpoint import Checkpoint
-from ._commit import find_attempts, remove_attempt, remove_step
+from ._commit import (
+    find_notes,
+    is_committed,
+    remove_attempt,
+    remove_stale_names,
+    remove_step,
+    remove_unfinished_records,
+)
 from ._errors import CkptError, NotFound
 from ._store import Store
 
@@ -110,11 +117,17 @@ def prune(
         rest = [s for s in known if s not in doomed]
         doomed |= set(rest) - choose_kept(rest, keep, _metric_of(run, keep))
     removed = [_remove(run, step) for step in sorted(doomed)]
+    notes = find_notes(run)
     now = clock()
-    for attempt in find_attempts(run):
-        if now - attempt.began >= orphan_age:
-            freed = remove_attempt(run, attempt.step, attempt.commit)
-            removed.append(Removed(attempt.step, orphan=True, bytes=freed))
+    for note in notes:
+        if now - note.began < orphan_age:
+            continue
+        if is_committed(run, note.step, note.commit):
+            remove_stale_names(run, note)
+        else:
+            freed = remove_attempt(run, note.step, note.commit)
+            removed.append(Removed(note.step, orphan=True, bytes=freed))
+    remove_unfinished_records(run)
     return removed
 
 

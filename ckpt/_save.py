@@ -32,10 +32,11 @@ from ._commit import (
     Attempt,
     commit_record,
     forget_attempt,
+    is_committed,
     note_attempt,
     remove_attempt,
 )
-from ._errors import CommitUnknown, NotFound, StepExists, Unsupported
+from ._errors import CommitUnknown, NotFound, StepExists, StoreError, Unsupported
 from ._source import Source, describe_leaf
 from ._store import Store
 from ._write import write_files, write_objects, write_packs
@@ -174,6 +175,11 @@ def _plain_float(value: float) -> Any:
 
 
 def _describe(state: Any, mesh: Any) -> _Snapshot:
+    if jax.process_count() > 1:
+        raise Unsupported(
+            f"expected one process, found a job of {jax.process_count()}: this version "
+            "saves from one process with any number of devices"
+        )
     laid = None if mesh is None else layouts.mesh_layout(mesh)
     try:
         leaves, structure = pytree.flatten(state)
@@ -219,16 +225,24 @@ def _save(
     try:
         opened = _write_attempt(run, attempt, plan, snapshot, options)
         record = cast(CommitRecord, opened.record)
+        if replaced:
+            # From the commit on nothing else names the old data.
+            old = replaced[0].commit
+            note_attempt(run, Attempt(step, old, clock()))
         commit_record(run, record, replaces=replaced[1] if replaced else None)
     except CommitUnknown:
         raise
     except BaseException:
+        # An interrupt may come when the commit has happened: then the data stays.
         with contextlib.suppress(Exception):
-            remove_attempt(run, step, attempt.commit)
+            if not is_committed(run, step, attempt.commit):
+                remove_attempt(run, step, attempt.commit)
         raise
-    forget_attempt(run, step, attempt.commit)
-    if replaced:
-        remove_attempt_of(run, replaced[0])
+    # The save is done and cannot fail any more; `prune` finds what stays behind.
+    with contextlib.suppress(StoreError):
+        forget_attempt(run, step, attempt.commit)
+        if replaced:
+            remove_attempt_of(run, replaced[0])
     return Checkpoint(opened)
 
 
