@@ -12,7 +12,7 @@ import jax
 import jax.tree_util as jtu
 import numpy as np
 
-from ._absent import Absent
+from ._absent import ABSENT
 from ._errors import UnsupportedTree, at
 from ._node import ABSENT_NODE, NONE, Node
 from ._path import format_key
@@ -60,12 +60,9 @@ class _Walker:
         self.leaf_types: dict[type, bool] = {}
 
     def walk(self, tree: Any, path: str, depth: int) -> Node | int:
-        kind = cast(type[object], type(tree))
-        if kind in self.leaf_types:
-            return self._add_leaf(tree, path)
         if tree is None:
             return NONE
-        if kind is Absent:
+        if tree is ABSENT:
             return ABSENT_NODE
         if id(tree) in self.above:
             raise UnsupportedTree(

@@ -64,9 +64,13 @@ def _build(node: Node | int, values: Iterator[Any]) -> Any:
             return OrderedDict(zip(node.keys, children, strict=True))
         case "absent":
             return ABSENT
-        case "namedtuple" | "node":
-            if node.build is not None:
-                return node.build(children)
-            if is_registered(node.type):
-                return build_registered(node, children)
-            return make_record(node, children)
+        case _:
+            return _build_typed(node, children)
+
+
+def _build_typed(node: Node, children: list[Any]) -> Any:
+    if node.build is not None:
+        return node.build(children)
+    if is_registered(node.type):
+        return build_registered(node, children)
+    return make_record(node, children)

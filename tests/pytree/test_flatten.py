@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax.core import freeze
 from hypothesis import given
 
 from pytree import (
@@ -239,6 +240,13 @@ def test_other_keys_are_refused_by_path(key: Any, found: str) -> None:
         f"bool or None, found {found} - at `a/0`. "
         "Convert the keys before the tree is saved."
     )
+
+
+def test_other_keys_of_registered_mappings_are_refused_by_path() -> None:
+    with pytest.raises(UnsupportedTree, match=r"found builtins\.tuple - at `a`"):
+        flatten({"a": freeze({(1, 2): 3})})
+    with pytest.raises(UnsupportedTree, match="Expected a node that jax can flatten"):
+        flatten({"a": freeze({0: 1, "0": 2})})
 
 
 def test_two_keys_with_one_text_are_refused() -> None:

@@ -50,6 +50,12 @@ def test_structures_are_equal_where_trees_are_but_for_leaves(
     assert same == (empty[0] == empty[1])
 
 
+def test_a_structure_equals_structures_only() -> None:
+    _, structure = flatten([1])
+    assert structure != structure.to_json()
+    assert structure != structure.paths
+
+
 def test_the_json_is_as_documented() -> None:
     a = np.zeros(1)
     tree = {"p": [a, a, None], 1: Point((), 2), "l": Layer(3, {True: 4}, "gelu")}
@@ -194,6 +200,11 @@ HOSTILE = [
     (dict_of([2**53 + 1], [0]), f"Expected a key, found {2**53 + 1} - at $.keys[0]."),
     (dict_of([{"int": "0x1"}], [0]), NO_KEY),
     (dict_of([{"int": 1}], [0]), NO_KEY),
+    (dict_of([{"int": "0xg"}], [0]), NO_KEY),
+    (dict_of([{"int": "0x0020000000000001"}], [0]), NO_KEY),
+    (dict_of([{"float": "0x1p99999"}], [0]), NO_KEY),
+    (dict_of([{"float": "0X1.8p+0"}], [0]), NO_KEY),
+    (dict_of([{"float": "NAN"}], [0]), NO_KEY),
     (dict_of([{"float": "1"}], [0]), NO_KEY),
     (
         dict_of([{"float": "1e999999"}], [0]),
