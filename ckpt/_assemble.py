@@ -110,7 +110,7 @@ def _finish(making: Making, fill: Fill | None) -> Any:
         return _on_host(target, leaf, buffers[0])
     array = place_buffers(leaf.shape, making.sharding, making.boxes, buffers)
     if target.kind == "key":
-        return jax.random.wrap_key_data(array, impl=leaf.impl)
+        return cast("Any", jax.random.wrap_key_data(array, impl=leaf.impl))
     return make_weak(array) if target.weak else array
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import ml_dtypes
 import numpy as np
@@ -33,9 +33,9 @@ def is_lossless(source: np.dtype[Any], target: np.dtype[Any]) -> bool:
     if _is_integer(target):
         return _is_integer(source) and _range_within(source, target)
     if _is_integer(source):
-        return _integer_bits(source) <= ml_dtypes.finfo(target).nmant + 1 and (
-            _exponents(target)[1] >= _integer_bits(source)
-        )
+        bits = _integer_bits(source)
+        mantissa = int(_finfo(target).nmant) + 1
+        return bits <= mantissa and bits <= _exponents(target)[1]
     return _float_within(source, target)
 
 
@@ -52,13 +52,17 @@ def _integer_bits(dtype: np.dtype[Any]) -> int:
     return int(ml_dtypes.iinfo(dtype).max).bit_length()
 
 
+def _finfo(dtype: np.dtype[Any]) -> Any:
+    return cast("Any", ml_dtypes.finfo(dtype))
+
+
 def _exponents(dtype: np.dtype[Any]) -> tuple[int, int]:
-    info = ml_dtypes.finfo(dtype)
+    info = _finfo(dtype)
     return int(info.minexp) - int(info.nmant), int(info.maxexp)
 
 
 def _float_within(source: np.dtype[Any], target: np.dtype[Any]) -> bool:
-    a, b = ml_dtypes.finfo(source), ml_dtypes.finfo(target)
+    a, b = _finfo(source), _finfo(target)
     low, high = _exponents(source), _exponents(target)
     return bool(
         a.nmant <= b.nmant

@@ -114,8 +114,8 @@ class Checkpoint:
         more = len(self) - 200
         note = f"<p>(+{more} more leaves)</p>" if more > 0 else ""
         return (
-            f"<p><b>step {self.step}</b> · {len(self)} leaves · {self.nbytes:,} bytes · "
-            f"<code>{_html(self.url)}</code></p><table><tr><th>leaf</th><th>array</th>"
+            f"<p><b>step {self.step}</b> · {len(self)} leaves · {self.nbytes:,} bytes"
+            f" · <code>{_html(self.url)}</code></p><table><tr><th>leaf</th><th>array</th>"
             f"<th>bytes</th></tr>{rows}</table>{note}"
         )
 
@@ -262,8 +262,7 @@ class StoredArray:
 
 def _split_index(index: Any, shape: tuple[int, ...]) -> tuple[Box, tuple[Any, ...]]:
     """Return the box to read for a numpy index, and the index to apply to it."""
-    given = index if isinstance(index, tuple) else (index,)
-    given = cast("tuple[Any, ...]", given)
+    given: tuple[Any, ...] = index if isinstance(index, tuple) else (index,)  # pyright: ignore[reportUnknownVariableType]
     if any(i is Ellipsis for i in given):
         at = next(n for n, i in enumerate(given) if i is Ellipsis)
         fill = (slice(None),) * (len(shape) - len(given) + 1)
@@ -276,7 +275,7 @@ def _split_index(index: Any, shape: tuple[int, ...]) -> tuple[Box, tuple[Any, ..
     rest: list[Any] = []
     for i, n in zip(given, shape, strict=True):
         if isinstance(i, slice):
-            picked = range(n)[i]
+            picked = range(n)[cast("slice", i)]
             low = min(picked[0], picked[-1]) if picked else 0
             high = max(picked[0], picked[-1]) + 1 if picked else 0
             stop = picked.stop - low if picked.stop >= low else None
@@ -284,7 +283,7 @@ def _split_index(index: Any, shape: tuple[int, ...]) -> tuple[Box, tuple[Any, ..
             first = picked.start - low if picked else 0
             rest.append(slice(first, stop if picked else 0, step))
         else:
-            low = range(n)[i]
+            low = range(n)[cast(int, i)]
             high = low + 1
             rest.append(0)
         start.append(low)

@@ -18,7 +18,7 @@ from ._target import Specs, Target, Wishes
 
 @dataclass(frozen=True, slots=True)
 class ProcessReads:
-    """What one process reads: bytes, requests, and the host bytes of its largest leaf."""
+    """What one process reads, and how many of its bytes it wanted."""
 
     process: int
     bytes: int

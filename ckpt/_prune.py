@@ -144,7 +144,8 @@ def _metric_of(run: Store, keep: Keep) -> Callable[[int], float | None]:
             found = Checkpoint(open_step(run, step)).metrics.get(name)
         except CkptError:  # a damaged step has no metric; it is still a step to keep
             return None
-        is_number = isinstance(found, (int, float)) and not isinstance(found, bool)
-        return float(found) if is_number else None
+        if isinstance(found, bool) or not isinstance(found, (int, float)):
+            return None
+        return float(found)
 
     return metric

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
-from crc32c import crc32c
 
 import layouts
 from layouts import Box, CellRead, Chunked, Leaf, LeafRead, ObjectPart, PackRow
 
 from ._catalog import Opened
 from ._codec import decode_chunk
+from ._crc import checksum
 from ._errors import Damaged, NotFound
 from ._store import Reader
 from ._write import run_all
@@ -91,8 +91,8 @@ def damaged(opened: Opened, leaf: Leaf, name: str, found: str, box: Box) -> Dama
     """Return the error that names a damaged leaf, box and object."""
     spans = ", ".join(f"{a}:{b}" for a, b in zip(box.start, box.stop, strict=True))
     return Damaged(
-        f"expected the bytes that were saved, found {found} - at `{leaf.path}`[{spans}], "
-        f"object {name}, in {opened.store.url} step {opened.manifest.step}: restore "
+        f"expected the bytes that were saved, found {found} - at "
+        f"`{leaf.path}`[{spans}], object {name}, in {opened.store.url} step {opened.manifest.step}: restore "
         "another step, and run ckpt.verify on this one"
     )
 
@@ -122,8 +122,8 @@ def _raise_if_removed(opened: Opened) -> None:
         same = False
     if not same:
         raise NotFound(
-            f"expected step {opened.record.step}, found it removed or replaced while it "
-            f"was read - in {opened.run.url}: open it again"
+            f"expected step {opened.record.step}, found it removed or replaced while "
+            f"it was read - in {opened.run.url}: open it again"
         )
 
 
@@ -161,7 +161,7 @@ def read_object(
             inner = grid.box(grid.coordinates(number))
             start = tuple(a + b for a, b in zip(box.start, inner.start, strict=True))
             at = Box(start, inner.shape)
-            crc = crc32c(data)
+            crc = checksum(data)
             if crc != part.crcs[number] or stored != crc:
                 raise damaged(opened, leaf, name, f"chunk {number} changed", at)
             whole = values()
@@ -273,7 +273,7 @@ def _read_rows(
     for row, crc in run:
         raw = data[row.offset - begin : row.offset - begin + row.length]
         leaf = leaves[row.leaf]
-        if crc32c(raw) != crc:
+        if checksum(raw) != crc:
             box = leaf.cells.box(leaf.cells.coordinates(row.piece))
             raise damaged(opened, leaf, name, "its piece changed", box)
         fill, cell = wanted[row.leaf, row.piece]

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import jax
 import numpy as np
+from jax.core import Tracer
 from jax.sharding import NamedSharding, SingleDeviceSharding
 
 import layouts
@@ -131,7 +132,7 @@ def describe_leaf(path: str, value: Any, mesh: MeshLayout | None) -> Source:
     if isinstance(value, jax.Array):
         return _describe_jax(path, value, mesh)
     if isinstance(value, np.generic):
-        array = np.asarray(value)
+        array = cast("np.ndarray[Any, Any]", np.asarray(value))
         return _describe_numpy(path, array, "numpy_scalar", mesh)
     if isinstance(value, np.ndarray):
         array = cast("np.ndarray[Any, Any]", value)
@@ -186,7 +187,7 @@ def _replicated(mesh: MeshLayout | None, rank: int) -> Placement | None:
 
 
 def _describe_jax(path: str, array: jax.Array, mesh: MeshLayout | None) -> Source:
-    if isinstance(array, jax.core.Tracer):
+    if isinstance(array, Tracer):
         raise Unsupported(
             f"expected a concrete array, found a tracer - at `{path}`: "
             "save outside jit and other transformations"

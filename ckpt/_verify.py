@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import Any, NoReturn, cast
 
 import numpy as np
-from crc32c import crc32c
 
 import layouts
-from layouts import Box, Chunked, FileEntry, Leaf, ObjectPart
+from layouts import Box, Chunked, FileEntry, Leaf, ObjectPart, PackRow
 
 from ._catalog import Opened, PathLike, committed_steps, locate, open_path
 from ._commit import find_attempts
+from ._crc import checksum
 from ._errors import CkptError, Damaged, NotFound, StoreError
 from ._read import object_size, open_object, read_object
 from ._store import Store
@@ -73,7 +73,7 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class _Check:
-    """One object to check: its name, its size, the leaf it holds, and how to check it."""
+    """One object to check: its name and size, the leaf it holds, and how."""
 
     name: str
     size: int
@@ -199,7 +199,7 @@ def _object_check(opened: Opened, part: ObjectPart) -> _Check:
 def _check_index(
     opened: Opened, part: ObjectPart, name: str, leaf: Leaf, box: Box
 ) -> None:
-    """Compare a shard's index, which only other Zarr readers use, with the right one."""
+    """Compare a shard's index, which only other readers use, with the right one."""
     store = cast(Chunked, leaf.store)
     cells = tuple(o // c for o, c in zip(store.object, store.chunk, strict=True))
     lengths = part.lengths
@@ -208,7 +208,7 @@ def _check_index(
         lengths = np.full(len(part.crcs), size, np.int64)
     counts = layouts.Grid(box.shape, store.chunk).counts
     index = layouts.shard_index(cells, counts, lengths + layouts.CHECKSUM_BYTES)
-    expected = index + crc32c(index).to_bytes(4, "little")
+    expected = index + checksum(index).to_bytes(4, "little")
     size = object_size(opened, part)
     found = np.empty(len(expected), np.uint8)
     with open_object(opened, leaf, name, box, size) as reader:
@@ -222,18 +222,20 @@ def raise_damaged(name: str, found: str) -> NoReturn:
     raise Damaged(f"expected the bytes that were saved, found {found} - object {name}")
 
 
-def _check_pack(opened: Opened, name: str, size: int, rows: Any) -> None:
+def _check_pack(
+    opened: Opened, name: str, size: int, rows: list[tuple[PackRow, int]]
+) -> None:
     leaves = opened.manifest.leaves
     first = leaves[rows[0][0].leaf]
     with open_object(opened, first, name, layouts.whole(first.shape), size) as reader:
         for row, crc in rows:
             data = np.empty(row.length, np.uint8)
             reader.read_into(row.offset, data)
-            if crc32c(data) != crc:
+            if checksum(data) != crc:
                 raise_damaged(name, f"the piece of `{leaves[row.leaf].path}` changed")
 
 
 def _check_file(store: Store, entry: FileEntry) -> None:
     data = store.read(entry.name, limit=max(min(entry.bytes, _FILE_BYTES), 0))
-    if len(data) != entry.bytes or crc32c(data) != entry.crc:
+    if len(data) != entry.bytes or checksum(data) != entry.crc:
         raise_damaged(entry.name, "other text")

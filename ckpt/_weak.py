@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 
 def make_weak(array: Any) -> Any:
@@ -11,6 +11,6 @@ def make_weak(array: Any) -> Any:
     A scalar made by `jnp.asarray(0.1)` is weak: it takes its dtype from what it meets.
     Restored strong, it would turn a bfloat16 computation into float32.
     """
-    from jax._src.lax.lax import _convert_element_type
+    from jax._src.lax.lax import _convert_element_type  # pyright: ignore[reportPrivateUsage]
 
-    return _convert_element_type(array, array.dtype, weak_type=True)
+    return cast("Any", _convert_element_type(array, array.dtype, weak_type=True))

@@ -8,7 +8,6 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar, cast
 
 import numpy as np
-from crc32c import crc32c
 
 import layouts
 from layouts import (
@@ -23,6 +22,7 @@ from layouts import (
 )
 
 from ._codec import encode_chunk
+from ._crc import checksum
 from ._source import Source
 from ._store import Store, Writer
 
@@ -86,7 +86,7 @@ def _write_object(
             _write_coded(out, chunks, crcs, lengths, codec)
         stored = lengths + layouts.CHECKSUM_BYTES
         index = layouts.shard_index(cells, grid.counts, stored)
-        out.write([index, crc32c(index).to_bytes(4, "little")])
+        out.write([index, checksum(index).to_bytes(4, "little")])
         out.close()
     return ObjectPart(write.leaf, write.object, crcs, lengths if codec else None)
 
@@ -118,7 +118,7 @@ def _write_plain(
             data = scratch[len(buffers) // 2]
             data[...] = chunk
         raw = data.reshape(-1).view(np.uint8)
-        crcs[number] = crc = crc32c(raw)
+        crcs[number] = crc = checksum(raw)
         lengths[number] = raw.nbytes
         buffers += [raw, crc.to_bytes(4, "little")]
         held += raw.nbytes
@@ -134,7 +134,7 @@ def _write_coded(
 ) -> None:
     for number, chunk in enumerate(chunks):
         data = encode_chunk(codec, chunk)
-        crcs[number] = crc = crc32c(data)
+        crcs[number] = crc = checksum(data)
         lengths[number] = len(data)
         out.write([data, crc.to_bytes(4, "little")])
 
@@ -176,7 +176,7 @@ def _write_rows(
         data = (
             sources[row.leaf].fetch(cells.box(cells.coordinates(row.piece))).tobytes()
         )
-        crcs[number] = crc32c(data)
+        crcs[number] = checksum(data)
         buffers.append(data)
         held += len(data)
         if held >= _BATCH_BYTES:
@@ -194,6 +194,6 @@ def write_files(store: Store, documents: dict[str, Any]) -> list[FileEntry]:
         with store.write(name, size=len(data)) as out:
             out.write([data])
             out.close()
-        return FileEntry(name, len(data), crc32c(data))
+        return FileEntry(name, len(data), checksum(data))
 
     return run_all(work, sorted(documents.items()), parallel=max(store.parallel, 8))
