@@ -140,7 +140,9 @@ class Model(nnx.Module):
         self.first = nnx.Linear(2, 3, rngs=rngs)
         self.norm = nnx.BatchNorm(3, rngs=rngs)
         self.drop = nnx.Dropout(0.5, rngs=rngs)
-        self.layers = nnx.List([nnx.Linear(3, 3, rngs=rngs) for _ in range(2)])
+        # Older versions of flax take plain lists here and have no other.
+        layers = [nnx.Linear(3, 3, rngs=rngs) for _ in range(2)]
+        self.layers = getattr(nnx, "List", list)(layers)
 
 
 def test_nnx_states_come_back() -> None:
