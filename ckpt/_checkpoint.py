@@ -115,8 +115,8 @@ class Checkpoint:
         note = f"<p>(+{more} more leaves)</p>" if more > 0 else ""
         return (
             f"<p><b>step {self.step}</b> · {len(self)} leaves · {self.nbytes:,} bytes"
-            f" · <code>{_html(self.url)}</code></p><table><tr><th>leaf</th><th>array</th>"
-            f"<th>bytes</th></tr>{rows}</table>{note}"
+            f" · <code>{_html(self.url)}</code></p><table><tr><th>leaf</th>"
+            f"<th>array</th><th>bytes</th></tr>{rows}</table>{note}"
         )
 
 

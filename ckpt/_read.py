@@ -92,8 +92,9 @@ def damaged(opened: Opened, leaf: Leaf, name: str, found: str, box: Box) -> Dama
     spans = ", ".join(f"{a}:{b}" for a, b in zip(box.start, box.stop, strict=True))
     return Damaged(
         f"expected the bytes that were saved, found {found} - at "
-        f"`{leaf.path}`[{spans}], object {name}, in {opened.store.url} step {opened.manifest.step}: restore "
-        "another step, and run ckpt.verify on this one"
+        f"`{leaf.path}`[{spans}], object {name}, in {opened.store.url} "
+        f"step {opened.manifest.step}: restore another step, and run ckpt.verify on "
+        "this one"
     )
 
 

@@ -132,8 +132,8 @@ def describe_leaf(path: str, value: Any, mesh: MeshLayout | None) -> Source:
     if isinstance(value, jax.Array):
         return _describe_jax(path, value, mesh)
     if isinstance(value, np.generic):
-        array = cast("np.ndarray[Any, Any]", np.asarray(value))
-        return _describe_numpy(path, array, "numpy_scalar", mesh)
+        scalar = np.asarray(cast("np.generic[Any]", value))
+        return _describe_numpy(path, scalar, "numpy_scalar", mesh)
     if isinstance(value, np.ndarray):
         array = cast("np.ndarray[Any, Any]", value)
         if type(array) not in (np.ndarray, np.memmap):
