@@ -15,7 +15,7 @@ from layouts import Box, CellRead, Chunked, Leaf, LeafRead, ObjectPart, PackRow
 from ._catalog import Opened
 from ._codec import decode_chunk
 from ._crc import checksum
-from ._errors import Damaged, NotFound
+from ._errors import Damaged, LimitExceeded, NotFound
 from ._store import Reader
 from ._write import run_all
 
@@ -36,9 +36,18 @@ class Fill:
 
 
 def empty_aligned(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-    """Return an uninitialised array that devices in host memory can take as it is."""
+    """Return an uninitialised array that devices in host memory can take as it is.
+
+    LimitExceeded when there is no memory for it.
+    """
     size = math.prod(shape) * dtype.itemsize
-    raw = np.empty(size + 64, np.uint8)
+    try:
+        raw = np.empty(size + 64, np.uint8)
+    except (MemoryError, ValueError):
+        raise LimitExceeded(
+            f"expected memory for {size:,} bytes, of an array of shape {shape}, found "
+            "none: select= less, or restore onto more processes"
+        ) from None
     offset = -raw.ctypes.data % 64
     return raw[offset : offset + size].view(dtype).reshape(shape)
 
