@@ -174,7 +174,11 @@ def read_object(
             crc = checksum(data)
             if crc != part.crcs[number] or stored != crc:
                 raise damaged(opened, leaf, name, f"chunk {number} changed", at)
-            whole = values()
+            try:
+                whole = values()
+            except ValueError as error:
+                found = f"chunk {number} undecodable ({error})"
+                raise damaged(opened, leaf, name, found, at) from None
             if whole.shape != inner.shape:
                 whole = whole[tuple(slice(0, n) for n in inner.shape)]
             lay(at, whole)
