@@ -20,7 +20,7 @@ import layouts
 from layouts import CommitRecord
 
 from ._catalog import read_record
-from ._errors import CommitUnknown, NotFound, StepExists, StoreError
+from ._errors import CommitUnknown, LimitExceeded, NotFound, StepExists, StoreError
 from ._store import Store
 
 _NOTE_BYTES = 4096
@@ -96,7 +96,8 @@ def is_committed(run: Store, step: int, commit: str) -> bool:
 
 
 def _began(run: Store, name: str) -> float:
-    with contextlib.suppress(layouts.LayoutError, NotFound, KeyError, TypeError):
+    senseless = (NotFound, LimitExceeded, KeyError, OverflowError, TypeError, ValueError)
+    with contextlib.suppress(*senseless):
         return float(layouts.unframe(_NOTE, run.read(name, limit=_NOTE_BYTES))["began"])
     return time.time()
 
