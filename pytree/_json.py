@@ -38,6 +38,9 @@ _FIELDS: dict[str, tuple[str, ...]] = {
     "node": _TYPED,
 }
 
+# A long key above many children is a bomb: each of them has a path that holds it.
+_TEXT = 1 << 27
+
 
 def write_node(node: Node | int) -> Json:
     """Return the JSON of a node and all below it."""
@@ -78,12 +81,13 @@ def read_node(
 class _Reader:
     """Reads one value; counts the leaves on the way."""
 
-    __slots__ = ("count", "depth", "max_depth", "numbers", "positions")
+    __slots__ = ("count", "depth", "max_depth", "numbers", "positions", "text")
 
     def __init__(self, max_depth: int) -> None:
         self.max_depth = max_depth
         self.depth = 0
         self.count = 0
+        self.text = 0
         self.positions: list[str] = []
         self.numbers: list[int] = []
 
@@ -127,6 +131,12 @@ class _Reader:
                 f"- at {_shorten(place)}."
             )
         below = f"{path}/" if path else ""
+        self.text += len(below) * (len(items) + 1)
+        if self.text > _TEXT:
+            raise InvalidStructure(
+                f"Expected paths of at most {_TEXT} characters together, found more - "
+                f"at {_shorten(place)}."
+            )
         children: list[Node | int] = []
         for i, segment in enumerate(_format_keys(keys, f"{place}.keys")):
             item = items[i]
