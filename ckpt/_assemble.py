@@ -15,6 +15,7 @@ from layouts import Box, Leaf
 
 from ._catalog import Opened
 from ._checkpoint import decode_leaf_value
+from ._errors import Untrusted
 from ._read import Fill, empty_aligned, fill_buffers
 from ._target import Target, default_sharding
 from ._weak import make_weak
@@ -124,7 +125,12 @@ def _typed(buffer: Array, leaf: Leaf, target: Target) -> Array:
 
 def _on_host(target: Target, leaf: Leaf, values: Array) -> Any:
     if target.kind == "str":
-        return values.tobytes().decode()
+        try:
+            return values.tobytes().decode()
+        except UnicodeDecodeError as error:
+            raise Untrusted(
+                f"expected UTF-8, found other bytes - at `{leaf.path}`"
+            ) from error
     if target.kind == "bytes":
         return values.tobytes()
     if target.kind == "numpy_scalar":

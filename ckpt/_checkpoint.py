@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, cast
@@ -18,7 +19,7 @@ from layouts import Box, Leaf, Manifest
 from ._catalog import Opened, PathLike, open_path
 from ._errors import NotFound, Untrusted
 from ._read import Fill, empty_aligned, fill_buffers
-from ._value import decode_value
+from ._value import decode_value, encode_value
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -142,7 +143,10 @@ def describe(leaf: Leaf) -> str:
     'float32[4,2]'
     """
     if leaf.store is None:
-        return f"{leaf.kind} {decode_leaf_value(leaf)!r:.60}"
+        value = decode_leaf_value(leaf)
+        if leaf.kind == "int" and value.bit_length() > 1024:
+            return f"int of {value.bit_length():,} bits"
+        return f"{leaf.kind} {value!r:.60}"
     shown = f"{leaf.impl or leaf.dtype}[{','.join(map(str, leaf.shape))}]"
     if leaf.placement and leaf.placement.spec is not None and any(leaf.placement.spec):
         shown += f" {layouts.format_spec(leaf.placement.spec)} {leaf.placement.mesh}"
@@ -152,21 +156,29 @@ def describe(leaf: Leaf) -> str:
 def decode_leaf_value(leaf: Leaf) -> Any:
     """Return the Python value of a leaf kept in the manifest."""
     try:
-        return decode_value(leaf.kind, leaf.value)
-    except (TypeError, ValueError) as error:
-        raise Untrusted(
-            f"expected a value of kind {leaf.kind}, found {leaf.value!r:.80} "
-            f"- at `{leaf.path}`"
-        ) from error
+        value = decode_value(leaf.kind, leaf.value)
+        # One text for each value: a lenient parser takes many.
+        if encode_value(value) == leaf.value:
+            return value
+    except (ArithmeticError, AttributeError, TypeError, ValueError, struct.error):
+        pass
+    raise Untrusted(
+        f"expected a value of kind {leaf.kind}, found {leaf.value!r:.80} "
+        f"- at `{leaf.path}`"
+    )
 
 
 def key_shape(leaf: Leaf) -> tuple[int, ...]:
-    """Return the logical shape of a typed PRNG key leaf."""
-    dtype = key_dtype(leaf)
-    words = len(
-        jax.eval_shape(jax.random.key_data, jax.ShapeDtypeStruct((), dtype)).shape
-    )
-    return leaf.shape[: len(leaf.shape) - words]
+    """Return the logical shape of a typed PRNG key leaf; Untrusted for another's."""
+    key = jax.ShapeDtypeStruct((), key_dtype(leaf))
+    words = jax.eval_shape(jax.random.key_data, key).shape
+    rank = len(leaf.shape) - len(words)
+    if rank < 0 or leaf.shape[rank:] != words:
+        raise Untrusted(
+            f"expected the words {words} of a key of {leaf.impl}, found the shape "
+            f"{leaf.shape} - at `{leaf.path}`"
+        )
+    return leaf.shape[:rank]
 
 
 def key_dtype(leaf: Leaf) -> Any:

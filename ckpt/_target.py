@@ -75,6 +75,8 @@ def choose_target(
 
     `like` is the caller's leaf at this path, or None.
     """
+    if leaf.kind == "key":
+        key_shape(leaf)
     kind, dtype, weak = _kind(path, leaf, wishes, like)
     found = Target(number, path, kind, dtype, weak=weak)
     if kind not in ("jax", "key"):

@@ -75,6 +75,10 @@ def _array_leaf(
             raise InvalidLayout("expected a key of uint32 with its impl, found another")
     elif "impl" in fields:
         raise InvalidLayout(f"expected impl on keys alone, found {show(impl)}")
+    if (kind == "numpy_scalar" and shape) or (
+        kind in ("str", "bytes") and (dtype != "uint8" or len(shape) != 1)
+    ):
+        raise InvalidLayout(f"expected a {kind}, found {show(dtype)} of {show(shape)}")
     if "array" in fields:
         store: Packed | Chunked = _chunked(fields, shape, size)
     else:
