@@ -144,7 +144,8 @@ def unframe(kind: str, data: bytes) -> Any:
     except LayoutError:
         raise CorruptLayout(f"expected a {kind} header line, found none") from None
     body = memoryview(data)[end + 1 : -1]
-    if not isinstance(header, dict) or "sha256" not in header or data[-1:] != b"\n":
+    sound = data[-1:] == b"\n" and data[:end] == dump_json(header)
+    if not sound or not isinstance(header, dict) or "sha256" not in header:
         raise CorruptLayout(f"expected a {kind} header and body, found another")
     fields = cast("dict[str, Any]", header)
     sha256, length = fields.pop("sha256"), fields.get("length")

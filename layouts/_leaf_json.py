@@ -40,7 +40,8 @@ def leaf_from_json(value: Any, placements: list[Placement], processes: int) -> L
             return _value_leaf(path, kind, fields)
         return _array_leaf(path, kind, fields, placements, processes)
     except LayoutError as error:
-        raise type(error)(f"{error} - at `{path:.200}`") from None
+        shown = path if path.isprintable() and len(path) <= 200 else show(path)
+        raise type(error)(f"{error} - at `{shown}`") from None
 
 
 def _value_leaf(path: str, kind: str, fields: dict[str, Any]) -> Leaf:

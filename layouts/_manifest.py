@@ -145,7 +145,7 @@ def _parse_structure(value: Any, leaves: tuple[Leaf, ...]) -> pytree.Structure:
     try:
         structure = pytree.Structure.from_json(value)
     except pytree.InvalidStructure as error:
-        raise InvalidLayout(str(error)) from None
+        raise InvalidLayout(f"{error!s:.500}") from None
     except RecursionError:
         raise TooLarge("expected static data of reasonable depth") from None
     if structure.paths != tuple([leaf.path for leaf in leaves]):

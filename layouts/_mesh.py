@@ -201,7 +201,9 @@ def placement_from_json(value: Any) -> Placement:
     used = [name for group in spec for name in group]
     known = mesh.sizes if mesh else {}
     if len(set(used)) != len(used) or not all(name in known for name in used):
-        raise InvalidLayout(f"expected axes of {mesh}, each once, found {show(used)}")
+        raise InvalidLayout(
+            f"expected axes of {show(list(known))}, each once, found {show(used)}"
+        )
     return Placement(mesh, spec, memory)
 
 
