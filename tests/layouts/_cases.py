@@ -124,6 +124,14 @@ def naive_cells(shape: Shape, cell: Shape) -> Iterator[Slices]:
         )
 
 
+def cell_of(leaf: Leaf) -> Shape:
+    """Return the shape of what is written at once."""
+    if isinstance(leaf.store, Chunked):
+        return leaf.store.object
+    assert leaf.store
+    return leaf.store.piece
+
+
 def label_cells(shape: Shape, cell: Shape) -> Array:
     """Return an array that holds, at each element, the number of its cell."""
     labels = np.full(shape, -1, np.int64)

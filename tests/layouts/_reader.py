@@ -8,7 +8,7 @@ import numpy as np
 
 import layouts
 from layouts import Box, Chunked, Leaf, LeafRead
-from tests.layouts._cases import Array, Slices, label_cells, naive_cells
+from tests.layouts._cases import Array, Slices, cell_of, label_cells, naive_cells
 
 Disk = dict[tuple[int, int], tuple[Slices, Array]]
 """By (cell, chunk in the cell): where the values belong, and the values."""
@@ -26,11 +26,9 @@ def store_array(leaf: Leaf, array: Array) -> Disk:
     """Cut an array as its leaf says, with nothing but ranges."""
     disk: Disk = {}
     store = leaf.store
-    chunked = isinstance(store, Chunked)
-    cell = store.object if chunked else store.piece  # pyright: ignore[reportOptionalMemberAccess]
-    for number, index in enumerate(naive_cells(leaf.shape, cell)):
+    for number, index in enumerate(naive_cells(leaf.shape, cell_of(leaf))):
         part = array[index]
-        chunk = store.chunk if chunked else part.shape
+        chunk = store.chunk if isinstance(store, Chunked) else part.shape
         for inner, small in enumerate(naive_cells(part.shape, chunk)):
             place = tuple(
                 slice(a.start + b.start, a.start + b.stop)
@@ -72,8 +70,8 @@ def _paste(target: Array, box: Box, place: Slices, values: Array) -> None:
 def naive_read(leaf: Leaf, boxes: list[Box]) -> Naive:
     """Return what filling the boxes must read, by labels of every element."""
     store = leaf.store
+    cells = label_cells(leaf.shape, cell_of(leaf))
     chunked = isinstance(store, Chunked)
-    cells = label_cells(leaf.shape, store.object if chunked else store.piece)  # pyright: ignore[reportOptionalMemberAccess]
     chunks = label_cells(leaf.shape, store.chunk) if chunked else cells
     touched = np.zeros(leaf.shape, bool)
     for box in boxes:

@@ -12,6 +12,7 @@ from layouts import Chunked, Leaf, Packed, Pieces, WriteLimits
 from tests.layouts._cases import (
     Layout,
     all_layouts,
+    cell_of,
     hold_elements,
     naive_cells,
     naive_piece,
@@ -49,16 +50,14 @@ def test_every_element_is_written_once_by_a_process_that_holds_it(
     assigned = assign(*job)
     held = [hold_elements(x, p) for x, p in zip(placements, processes, strict=True)]
     count = [np.zeros(x.shape, np.int32) for x in placements]
+    indices = [list(naive_cells(leaf.shape, cell_of(leaf))) for leaf in leaves]
     everyone = sorted({p for each in processes for p in each})
     for process in everyone:
         plan = layouts.plan_write(assigned, process)
         cells = [(w.leaf, w.object, w.nbytes) for w in plan.objects]
         cells += [(r.leaf, r.piece, r.length) for r in plan.rows]
         for number, cell, nbytes in cells:
-            leaf = leaves[number]
-            store = leaf.store
-            shape = store.object if isinstance(store, Chunked) else store.piece  # pyright: ignore[reportOptionalMemberAccess]
-            index = list(naive_cells(leaf.shape, shape))[cell]
+            leaf, index = leaves[number], indices[number][cell]
             assert held[number][process][index].all()
             assert nbytes == count[number][index].size * leaf.itemsize
             count[number][index] += 1
