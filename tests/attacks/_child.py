@@ -68,7 +68,7 @@ def _show(run: str) -> str:
     opened = ckpt.open(run)
     arrays = [opened[path] for path in opened]
     shown = (opened, opened.tree, opened.metrics, opened.manifest.structure, *arrays)
-    return "\n".join([*map(repr, shown), opened._repr_html_()])
+    return "\n".join([*map(_text, shown), opened._repr_html_()])
 
 
 def _verify(run: str) -> str:
@@ -86,7 +86,7 @@ def _measure(victim: Callable[[], Any]) -> dict[str, Any]:
     try:
         with _deadline():
             value = victim()
-            end["text"] = value if isinstance(value, str) else repr(value)
+            end["text"] = value if isinstance(value, str) else _text(value)
             del value
     except BaseException as error:
         end["error"] = type(error).__name__
@@ -97,6 +97,13 @@ def _measure(victim: Callable[[], Any]) -> dict[str, Any]:
     end["controls"] = any(ord(c) < 32 and c != "\n" for c in end["text"])
     end["text"] = end["text"][:100_000]
     return end
+
+
+def _text(value: Any) -> str:
+    try:
+        return repr(value)
+    except ValueError:  # Python refuses to print integers of many digits
+        return ""
 
 
 @contextmanager

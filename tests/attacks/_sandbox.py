@@ -49,13 +49,20 @@ class Sandbox:
         return outcome.value
 
     def refuse(self, forgery: Forgery, expected: str, *named: str) -> None:
-        """Expect restore to refuse it with this error, which names these."""
+        """Expect restore and verify to refuse it, with an error that names these."""
+        ends = self.refuse_to_restore(forgery, expected, *named)
+        assert ends["verify"]["error"], ends["verify"]
+
+    def refuse_to_restore(
+        self, forgery: Forgery, expected: str, *named: str
+    ) -> dict[str, Any]:
+        """Expect restore to refuse what verify may pass: it looks at bytes alone."""
         ends = self.expose(forgery)["ends"]
         for name in ("restore", "restore on a mesh"):
             assert ends[name]["error"] == expected, (name, ends[name])
             for text in named:
                 assert text in ends[name]["text"], (name, ends[name])
-        assert ends["verify"]["error"], ends["verify"]
+        return ends
 
 
 @contextmanager
