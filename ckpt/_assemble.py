@@ -13,6 +13,7 @@ import numpy as np
 import layouts
 from layouts import Box, Leaf
 
+from ._cast import convert
 from ._catalog import Opened
 from ._checkpoint import decode_leaf_value
 from ._errors import Untrusted
@@ -119,8 +120,7 @@ def _typed(buffer: Array, leaf: Leaf, target: Target) -> Array:
     values = buffer.view(leaf.numpy_dtype)
     if target.dtype is None or target.dtype == values.dtype:
         return values
-    with np.errstate(all="ignore"):
-        return values.astype(target.dtype)
+    return convert(values, target.dtype)
 
 
 def _on_host(target: Target, leaf: Leaf, values: Array) -> Any:
@@ -145,7 +145,7 @@ def _from_value(making: Making, value: Any) -> Any:
     target = making.target
     if target.dtype is None:
         return value
-    array = np.asarray(value).astype(target.dtype)
+    array = convert(np.asarray(value), target.dtype)
     if target.kind == "numpy_scalar":
         return array[()]
     if making.sharding is None:

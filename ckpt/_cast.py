@@ -39,6 +39,38 @@ def is_lossless(source: np.dtype[Any], target: np.dtype[Any]) -> bool:
     return _float_within(source, target)
 
 
+def convert(values: np.ndarray[Any, Any], dtype: np.dtype[Any]) -> Any:
+    """Return the values in another dtype, as C would and without a warning."""
+    if values.dtype.kind == "c" and dtype.kind != "c":
+        values = values.real
+    with np.errstate(all="ignore"):
+        return values.astype(dtype)
+
+
+def fits(value: Any, dtype: np.dtype[Any]) -> bool:
+    """Tell whether an array of the dtype holds a Python number exactly.
+
+    >>> fits(3, np.dtype("float32")), fits(0.1, np.dtype("float32"))
+    (True, False)
+    >>> fits(300, np.dtype("int8")), fits(float("nan"), np.dtype("int32"))
+    (False, False)
+    """
+    exact = isinstance(value, int)
+    if dtype.kind == "b":
+        return isinstance(value, bool)
+    if _is_integer(dtype):
+        info = ml_dtypes.iinfo(dtype)
+        return exact and info.min <= value <= info.max
+    if isinstance(value, complex) and dtype.kind != "c":
+        return False
+    try:
+        back = convert(np.asarray(value), dtype).item()
+    except (OverflowError, TypeError, ValueError):
+        return False
+    # Python compares ints with floats exactly; the text of a float shows -0.0 and nan.
+    return bool(back == value) if exact else repr(back) == repr(type(back)(value))
+
+
 def _is_integer(dtype: np.dtype[Any]) -> bool:
     return dtype.kind in "iu" or dtype.name.startswith(("int", "uint"))
 

@@ -15,8 +15,14 @@ import layouts
 import pytree
 from layouts import Leaf, Spec
 
-from ._cast import is_lossless
-from ._checkpoint import describe, key_dtype, key_shape, partition_spec
+from ._cast import fits, is_lossless
+from ._checkpoint import (
+    decode_leaf_value,
+    describe,
+    key_dtype,
+    key_shape,
+    partition_spec,
+)
 from ._errors import StructureMismatch, Unsupported
 
 SpecRule = Callable[[str, tuple[int, ...], PartitionSpec], Any]
@@ -125,7 +131,8 @@ def _scalar_kind(
         lossless = leaf.kind == wanted
     else:
         family = {"b": "bool", "i": "int", "u": "int", "c": "complex"}
-        found = family.get(leaf.numpy_dtype.kind, "float")
+        # By name: numpy takes int4 for neither an integer nor a float.
+        found = family.get((leaf.dtype or "").replace("bfloat", "float")[0], "float")
         lossless = leaf.shape == () and found == wanted
     if not lossless:
         raise mismatch(path, _type_name(like), describe(leaf))
@@ -171,12 +178,14 @@ def _describe_like(like: Any) -> str:
 
 def _check_cast(path: str, leaf: Leaf, dtype: np.dtype[Any], wishes: Wishes) -> None:
     if leaf.store is None:
-        saved = {"int": "int64", "float": "float64", "bool": "bool"}
-        name = saved.get(leaf.kind, "complex128")
         # A Python scalar has no width: it fits where its value does.
-        if not _fits(leaf, dtype):
+        value = decode_leaf_value(leaf)
+        # An int beyond 64 bits is no number that numpy could convert.
+        lossy = wishes.cast == "lossy" and not (
+            isinstance(value, int) and value.bit_length() > 63
+        )
+        if not fits(value, dtype) and not lossy:
             raise mismatch(path, f"{dtype}[]", describe(leaf))
-        del name
         return
     if dtype == leaf.numpy_dtype:
         return
@@ -192,18 +201,6 @@ def _check_cast(path: str, leaf: Leaf, dtype: np.dtype[Any], wishes: Wishes) -> 
     raise StructureMismatch(
         f"expected {dtype}[{shape}], found {describe(leaf)} - at `{path}`: {hint}"
     )
-
-
-def _fits(leaf: Leaf, dtype: np.dtype[Any]) -> bool:
-    from ._checkpoint import decode_leaf_value
-
-    value = decode_leaf_value(leaf)
-    try:
-        with np.errstate(all="ignore"):
-            back = np.asarray(value).astype(dtype).item()
-    except (OverflowError, ValueError):
-        return False
-    return bool(back == value) or value != value
 
 
 def _place(target: Target, leaf: Leaf, wishes: Wishes, like: Any) -> Target:
