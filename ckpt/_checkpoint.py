@@ -213,10 +213,14 @@ def _abstract(leaf: Leaf, shardings: dict[Any, Any]) -> Any:
 
 
 def partition_spec(spec: layouts.Spec) -> PartitionSpec:
-    """Return a Spec as a jax PartitionSpec."""
-    return PartitionSpec(
-        *(axes[0] if len(axes) == 1 else (axes or None) for axes in spec)
-    )
+    """Return a Spec as a jax PartitionSpec, as short as jit writes it.
+
+    To jit, P("x") and P("x", None) differ: the other one would compile again.
+    """
+    entries = [axes[0] if len(axes) == 1 else (axes or None) for axes in spec]
+    while entries and entries[-1] is None:
+        entries.pop()
+    return PartitionSpec(*entries)
 
 
 def read_box(opened: Opened, number: int, box: Box) -> np.ndarray[Any, Any]:
