@@ -15,6 +15,9 @@ from ._catalog import PathLike, open_path
 from ._restore import resolve
 from ._target import Specs, Target, Wishes
 
+_SHOWN = 10
+"""How many changed layouts a plan prints."""
+
 
 @dataclass(frozen=True, slots=True)
 class ProcessReads:
@@ -70,7 +73,9 @@ class RestorePlan:
             f"read amplification {self.amplification:.2f}, "
             f"peak host memory {self.peak_host_bytes:,} bytes"
         )
-        lines += [f"changed: {note}" for note in self.fallbacks]
+        lines += [f"changed: {note}" for note in self.fallbacks[:_SHOWN]]
+        if len(self.fallbacks) > _SHOWN:
+            lines.append(f"(+{len(self.fallbacks) - _SHOWN} more changed)")
         return "\n".join(lines)
 
 

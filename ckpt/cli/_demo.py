@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,24 +32,35 @@ class Failed(Exception):
     """A claim of the demo did not hold."""
 
 
-def run_demo(folder: str | None = None, *, keep: bool = False) -> int:
-    """Run the demo and return its exit code: 0 when every claim held."""
-    jax.config.update("jax_num_cpu_devices", 8)
+def run_demo(
+    folder: str | None = None,
+    *,
+    keep: bool = False,
+    play: Callable[[Path], None] | None = None,
+) -> int:
+    """Run the demo and return its exit code: 0 when every claim held.
+
+    It works in a new folder of its own, below `folder` if given; `play` is what is
+    done there.
+    """
     began = time.monotonic()
-    base = Path(folder or tempfile.mkdtemp(prefix="ckpt-demo-"))
+    base = Path(tempfile.mkdtemp(prefix="ckpt-demo-", dir=folder))
     try:
-        _run(base / "run")
+        (play or _run)(base / "run")
     except Failed as error:
         print(f"\nFAILED: {error}")
         return 1
     finally:
-        if not keep:
+        if keep:
+            print(f"\nLeft in {base}")
+        else:
             shutil.rmtree(base, ignore_errors=True)
     print(f"\nEvery claim held, in {time.monotonic() - began:.0f} s.")
     return 0
 
 
 def _run(run: Path) -> None:
+    jax.config.update("jax_num_cpu_devices", 8)
     training = prepare_training(make_mesh(4, 2))
     state = training.begin()
     size = sum(x.nbytes for x in pytree.flatten(state)[0].values())
@@ -66,7 +77,7 @@ def _run(run: Path) -> None:
     for shape in ((2, 2), (1, 1)):
         _resume_elsewhere(run, shape, states[ckpt.latest(run) or 0])
     _title("5. One flipped bit")
-    _flip_a_bit(run)
+    flip_a_bit(run)
 
 
 def _title(text: str) -> None:
@@ -211,7 +222,8 @@ def _resume_elsewhere(
         print(f"   trains on: step {number}, loss {loss:.4f}")
 
 
-def _flip_a_bit(run: Path) -> None:
+def flip_a_bit(run: Path) -> None:
+    """Flip a bit of the newest step and claim that it is found, and only there."""
     directory = Path(ckpt.open(run).url)
     victim = max(directory.glob("**/c/*/*"), key=lambda p: p.stat().st_size)
     with open(victim, "r+b") as file:

@@ -6,6 +6,7 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 import ckpt
@@ -68,7 +69,8 @@ def _demo(arguments: Any) -> int:
     try:
         from ._demo import run_demo
     except ImportError as error:
-        print(f"ckpt: the demo needs {error.name}: pip install 'ckpt-jax[demo]'")
+        text = f"ckpt: the demo needs {error.name}: pip install 'ckpt-jax[demo]'"
+        print(text, file=sys.stderr)
         return 2
     return run_demo(arguments.dir, keep=arguments.keep)
 
@@ -78,21 +80,32 @@ def _ls(arguments: Any) -> int:
     for step in ckpt.steps(arguments.path):
         try:
             found = ckpt.open(arguments.path, step=step)
+            sizes = {"leaves": len(found), "bytes": found.nbytes}
+            told = {"saved": _saved(found), "metrics": found.metrics}
+            rows.append({"step": step, **sizes, **told})
         except ckpt.CkptError as error:
             rows.append({"step": step, "error": str(error)})
-            continue
-        sizes = {"leaves": len(found), "bytes": found.nbytes}
-        rows.append({"step": step, **sizes, "metrics": found.metrics})
-    lines = [f"{'step':>10} {'leaves':>8} {'bytes':>16}  metrics"]
+    lines = [f"{'step':>10} {'saved (UTC)':19} {'leaves':>8} {'bytes':>16}  metrics"]
     for row in rows:
         shown = ", ".join(f"{k}={v}" for k, v in row.get("metrics", {}).items())
-        lines.append(
-            f"{row['step']:>10} {row['leaves']:>8,} {row['bytes']:>16,}  {shown}"
-            if "error" not in row
-            else f"{row['step']:>10} {row['error']}"
+        # One line a step, whatever the names of its metrics hold.
+        told = row.get("error") or (
+            f"{row['saved'] or '?':19} {row['leaves']:>8,} {row['bytes']:>16,}  {shown}"
         )
+        lines.append(f"{row['step']:>10} {told}".rstrip().replace("\n", "\\n"))
     _print(arguments, rows, "\n".join(lines))
     return int(any("error" in row for row in rows))
+
+
+def _saved(found: ckpt.Checkpoint) -> str | None:
+    """Return when a save began, in UTC; None where the checkpoint says no time."""
+    began = found.manifest.meta.get("began")
+    if not isinstance(began, (int, float)):
+        return None
+    try:
+        return f"{datetime.fromtimestamp(began, UTC):%Y-%m-%d %H:%M:%S}"
+    except (OSError, OverflowError, ValueError):
+        return None
 
 
 def _show(arguments: Any) -> int:
@@ -107,7 +120,10 @@ def _show(arguments: Any) -> int:
     width = max((len(x.path) for x in leaves), default=0)
     lines = [str(found)]
     lines += [f"{x.path:<{width}} {x.nbytes:>16,}  {describe(x)}" for x in leaves]
-    lines += [f"{a} -> {b}" for a, b in found.manifest.structure.ties.items()]
+    lines += [
+        f"{a:<{width}} {'tied':>16}  {b}"
+        for a, b in found.manifest.structure.ties.items()
+    ]
     _print(arguments, rows, "\n".join(lines))
     return 0
 
