@@ -13,8 +13,6 @@ Key: TypeAlias = str | int | float | bool | None
 # Names that no number and no constant starts like: most keys take this way only.
 _PLAIN = re.compile(r"[A-EGHJ-MO-SU-Za-hj-mo-z_][A-Za-z0-9_.-]*")
 _CONSTANTS: dict[str, Key] = {"True": True, "False": False, "None": None}
-_DIGITS = 4300
-"""Python prints and reads decimal integers up to this length by default."""
 
 
 def format_path(keys: Sequence[Key]) -> str:
@@ -117,5 +115,5 @@ def _read_key(segment: str) -> Key:
     if text in _CONSTANTS:
         return _CONSTANTS[text]
     if re.fullmatch(r"-?[0-9]+", text):
-        return int(text) if len(text.lstrip("-")) <= _DIGITS else text
+        return int(text)
     return float(text) if text else text

@@ -214,6 +214,41 @@ def test_children_that_share_a_key_are_named_by_position() -> None:
     assert unflatten(structure, leaves).items == (1, 2)
 
 
+def test_keys_that_python_takes_for_equal_are_named_by_position() -> None:
+    class Flags:
+        def __init__(self, *items: Any) -> None:
+            self.items = items
+
+    keys = (jax.tree_util.DictKey(1), jax.tree_util.DictKey(True))
+    jax.tree_util.register_pytree_with_keys(
+        Flags,
+        lambda f: (list(zip(keys, f.items, strict=True)), None),
+        lambda _, c: Flags(*c),
+    )
+    leaves, structure = flatten(Flags("one", "true"))
+    assert leaves == {"0": "one", "1": "true"}
+    assert from_json(structure) == structure
+
+
+def test_a_registered_namedtuple_keeps_its_auxiliary_data() -> None:
+    class Tagged(namedtuple("Tagged", "x y")):
+        tag = ""
+
+    def name_children(tagged: Tagged) -> Any:
+        names = map(jax.tree_util.GetAttrKey, tagged._fields)
+        return list(zip(names, tagged, strict=True)), tagged.tag
+
+    def put_back(tag: str, children: Any) -> Tagged:
+        made = Tagged(*children)
+        made.tag = tag
+        return made
+
+    jax.tree_util.register_pytree_with_keys(Tagged, name_children, put_back)
+    leaves, structure = flatten(put_back("blue", [1, 2]))
+    assert structure.to_json()["static"] == {"aux": {"json": "blue"}}
+    assert unflatten(structure, leaves).tag == "blue"
+
+
 class Text(str):
     __slots__ = ()
 
@@ -331,6 +366,12 @@ def test_one_hundred_nested_containers_are_the_most() -> None:
         assert unflatten(from_json(structure), leaves) == nest(100, leaf)
     with pytest.raises(UnsupportedTree, match="at most 100 nested containers"):
         flatten(nest(101, 1))
+
+
+def test_a_tree_may_have_any_number_of_containers_side_by_side() -> None:
+    tree = [{"a": [i]} for i in range(300)]
+    leaves, structure = flatten(tree)
+    assert unflatten(from_json(structure), leaves) == tree
 
 
 def test_the_absent_node_has_no_leaves() -> None:
