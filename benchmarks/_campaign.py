@@ -122,14 +122,17 @@ def _run_turn(
             **sample,
         )
 
-    operation = "warm"
+    operation = "prepare"
     _make_empty(home)
     try:
-        if not pool.is_running(name, devices=devices):
+        fresh = turn.round == 0 or not pool.is_running(name, devices=devices)
+        # In quick mode the tree is as small as the one that warms up.
+        if fresh and not quick:
             ask("warm", home / "warm")
             _make_empty(home)
-        operation, folder = "save", home / "run-0"
+        folder = home / "run-0"
         ask("prepare", folder, seed=turn.round)
+        operation = "save"
         settle_medium(medium)
         sample = ask("save", folder)
         stored = count_stored_bytes(folder)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from benchmarks._trees import Placement
+import jax
+
+from benchmarks._trees import FULL, QUICK, Placement, logical_bytes, shape_tree
 
 GRID = Placement((("data", 4), ("model", 2)), ("data", "model"))
 REPLICATED = Placement((("x", 8),), ())
@@ -27,7 +29,7 @@ class Case:
 CASES = (
     Case(
         name="a",
-        title="16 f32 matrices 4096x4096 (1 GiB) on 4x2",
+        title="f32 matrices on 4x2",
         tree="matrices",
         draw="bits",
         saved=GRID,
@@ -44,7 +46,7 @@ CASES = (
     ),
     Case(
         name="b",
-        title="2,000 replicated leaves of 1 KiB",
+        title="leaves of 1 KiB, replicated on 8 devices",
         tree="small",
         draw="bits",
         saved=REPLICATED,
@@ -52,7 +54,7 @@ CASES = (
     ),
     Case(
         name="c",
-        title="train state: 124 M bf16 params, f32 adamw moments, on 4x2",
+        title="transformer train state: bf16 params, f32 adamw moments, on 4x2",
         tree="train",
         draw="weights",
         saved=GRID,
@@ -100,3 +102,11 @@ def find_case(name: str) -> Case:
             return case
     names = ", ".join(case.name for case in CASES)
     raise ValueError(f"Expected a case among {names}, found {name!r}.")
+
+
+def describe_case(case: Case, *, quick: bool) -> str:
+    """The case's title with the size of its tree."""
+    shapes = shape_tree(case.tree, scale=QUICK if quick else FULL)
+    leaves = len(jax.tree.leaves(shapes))
+    size = logical_bytes(shapes) / (1 << 20)
+    return f"({case.name}) {case.title}; {leaves:,} leaves, {size:.4g} MiB"

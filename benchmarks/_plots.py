@@ -14,7 +14,7 @@ import matplotlib.pyplot as plt
 
 from benchmarks._campaign import Record
 from benchmarks._cases import find_case
-from benchmarks._summary import GIB, MIB, Summary, read_amplification
+from benchmarks._summary import MIB, Summary, read_amplification
 from benchmarks.contenders import CONTENDERS
 
 _COLORS = {
@@ -109,8 +109,8 @@ def _draw_memory(summaries: Sequence[Summary], _: Sequence[Record]) -> Any:
         _draw_bars(axis, rows, [row.added_bytes / MIB for row in rows], unit="MiB")
         axis.set_title(f"(a) {operation}", loc="left")
         axis.set_xlabel("peak resident memory added, MiB")
-    stored = panels[0][1][0].stored_bytes / GIB
-    _title(figure, f"Memory beside the live state, {stored:.2g} GiB stored")
+    stored = panels[0][1][0].stored_bytes / MIB
+    _title(figure, f"Memory beside the live state, {stored:.4g} MiB stored")
     return figure
 
 
@@ -164,7 +164,7 @@ def _draw_bars(
     axis.set_yticks(places, [row.contender for row in rows])
     axis.invert_yaxis()
     reach = max([*values, *(row.slowest for row in rows if unit == "s")])
-    axis.set_xlim(0, reach * 1.22 or 1.0)
+    axis.set_xlim(0, reach * 1.3 or 1.0)
     for place, value in zip(places, values, strict=True):
         axis.annotate(
             f"{value:.3g}",

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -40,6 +42,17 @@ class Pool:
         if "error" in answer:
             raise WorkerError(answer["error"])
         return answer
+
+    def start(self, contenders: Iterable[str], *, devices: int) -> None:
+        """Starts the workers at once and waits until all have imported and idle."""
+        keys = [(name, devices) for name in contenders]
+        for key in keys:
+            if key not in self._running:
+                self._running[key] = self._start(key[0], devices=devices)
+        for name, _ in keys:
+            # A worker that fails now fails again in its turn, and is reported there.
+            with contextlib.suppress(WorkerError):
+                self.ask(name, devices=devices, do="release")
 
     def is_running(self, contender: str, *, devices: int) -> bool:
         return (contender, devices) in self._running

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from benchmarks._campaign import Record
-from benchmarks._cases import CASES
+from benchmarks._cases import describe_case, find_case
 
 MIB = 1 << 20
 GIB = 1 << 30
@@ -76,13 +76,13 @@ def read_amplification(summary: Summary) -> float | None:
     return ratio if ratio >= _MAPPED_BELOW else None
 
 
-def format_table(summaries: Sequence[Summary]) -> str:
+def format_table(summaries: Sequence[Summary], *, quick: bool) -> str:
     """A section for each medium, case and operation, its fastest contender first."""
-    titles = {case.name: case.title for case in CASES}
     blocks: list[str] = []
     sections = list(dict.fromkeys((x.medium, x.case) for x in summaries))
     for medium, case in sections:
-        blocks.append(f"{medium}, {case}: {titles[case]}")
+        title = describe_case(find_case(case), quick=quick)
+        blocks.append(f"{medium} {title}")
         blocks.append(_HEADER)
         inside = [x for x in summaries if (x.medium, x.case) == (medium, case)]
         for operation in dict.fromkeys(x.operation for x in inside):

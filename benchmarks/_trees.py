@@ -37,10 +37,10 @@ FULL = Scale(
 QUICK = Scale(
     matrices=4,
     matrix_side=512,
-    small_leaves=200,
-    layers=2,
+    small_leaves=80,
+    layers=1,
     width=64,
-    vocabulary=512,
+    vocabulary=256,
 )
 
 

@@ -76,7 +76,7 @@ def test_a_contender_that_cannot_start_is_a_failure_and_not_a_hang(
     broken = Contender("no such library", "_nothing", ())
     (failure,) = _run(tmp_path, broken, rounds=2)
     assert isinstance(failure, Failure)
-    assert (failure.operation, failure.round) == ("warm", 0)
+    assert (failure.operation, failure.round) == ("prepare", 0)
     assert failure.reason == "the worker stopped (exit 1)"
 
 

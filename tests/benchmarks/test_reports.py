@@ -80,7 +80,9 @@ def test_a_figure_without_a_target_is_neither_met_nor_missed() -> None:
 
 
 def test_the_table_lists_the_fastest_first_and_the_ratio_to_ckpt() -> None:
-    text = format_table([_summary(seconds=2.0), _summary(seconds=1.0, contender="jax")])
+    text = format_table(
+        [_summary(seconds=2.0), _summary(seconds=1.0, contender="jax")], quick=True
+    )
     rows = [line.split() for line in text.splitlines() if line.startswith("  save")]
     assert [row[1] for row in rows] == ["jax", "ckpt"]
     assert [row[-1] for row in rows] == ["0.50", "1.00"]
