@@ -86,6 +86,7 @@ def read_part(opened: Opened, process: int) -> Part:
         layouts.check_part_bytes(opened.manifest, process, data)
         return layouts.parse_part(opened.manifest, process, data)
     except NotFound:
+        raise_if_removed(opened)
         raise Damaged(
             f"expected {name}, found nothing there - in {opened.store.url}"
         ) from None
@@ -95,6 +96,22 @@ def read_part(opened: Opened, process: int) -> Part:
         ) from error
     except layouts.LayoutError as error:
         raise_layout_error(error, f"{opened.store.url}, {name}")
+
+
+def raise_if_removed(opened: Opened) -> None:
+    """Tell a checkpoint that was pruned or overwritten from a damaged one."""
+    if opened.run is None or opened.record is None:
+        return
+    name = layouts.record_name(opened.record.step)
+    try:
+        same = opened.run.read(name, limit=_RECORD_BYTES) == opened.record.encode()
+    except NotFound:
+        same = False
+    if not same:
+        raise NotFound(
+            f"expected step {opened.record.step}, found it removed or replaced while "
+            f"it was read - in {opened.run.url}: open it again"
+        )
 
 
 def raise_layout_error(error: layouts.LayoutError, where: str) -> NoReturn:

@@ -12,7 +12,7 @@ import numpy as np
 import layouts
 from layouts import Box, CellRead, Chunked, Leaf, LeafRead, ObjectPart, PackRow
 
-from ._catalog import Opened
+from ._catalog import Opened, raise_if_removed
 from ._codec import decode_chunk
 from ._crc import checksum
 from ._errors import Damaged, LimitExceeded, NotFound
@@ -112,29 +112,13 @@ def open_object(opened: Opened, leaf: Leaf, name: str, box: Box, size: int) -> R
     try:
         reader = opened.store.open(name, size=size)
     except NotFound:
-        _raise_if_removed(opened)
+        raise_if_removed(opened)
         raise damaged(opened, leaf, name, "no such object", box) from None
     if reader.size != size:
         reader.close()
         found = f"{reader.size} bytes instead of {size}"
         raise damaged(opened, leaf, name, found, box)
     return reader
-
-
-def _raise_if_removed(opened: Opened) -> None:
-    """Tell a checkpoint that was pruned or overwritten from a damaged one."""
-    if opened.run is None or opened.record is None:
-        return
-    name = layouts.record_name(opened.record.step)
-    try:
-        same = opened.run.read(name, limit=64 << 10) == opened.record.encode()
-    except NotFound:
-        same = False
-    if not same:
-        raise NotFound(
-            f"expected step {opened.record.step}, found it removed or replaced while "
-            f"it was read - in {opened.run.url}: open it again"
-        )
 
 
 def object_size(opened: Opened, part: ObjectPart) -> int:
