@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, cast
@@ -15,13 +15,17 @@ from layouts import Box, Leaf
 
 from ._cast import convert
 from ._catalog import Opened
-from ._checkpoint import decode_leaf_value
+from ._checkpoint import decode_leaf_value, read_box
 from ._errors import Untrusted
 from ._read import Fill, empty_aligned, fill_buffers
+from ._stage import needs_staging, place_in_slabs
 from ._target import Target, default_sharding
 from ._weak import make_weak
 
 Array = np.ndarray[Any, Any]
+
+_STAGED_BYTES = 2 << 30
+"""Host memory for buffers on their way to accelerators, unless the caller says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,24 +44,53 @@ class Making:
             return 0
         return sum(box.size for box in self.boxes) * self.leaf.itemsize
 
+    def is_larger(self, budget: int, staged: Callable[[Any], bool]) -> bool:
+        """Tell whether the buffers are a stage that the budget cannot hold."""
+        return bool(self.sharding) and self.nbytes > budget and staged(self.sharding)
+
 
 def assemble_leaves(
-    opened: Opened, targets: Sequence[Target], *, max_host_bytes: int | None
+    opened: Opened,
+    targets: Sequence[Target],
+    *,
+    max_host_bytes: int | None,
+    staged: Callable[[Any], bool] = needs_staging,
 ) -> list[Any]:
     """Read and build every target, in order, within the budget.
 
-    One leaf that is wanted in the same way twice (tied) is read once.
+    One leaf that is wanted in the same way twice (tied) is read once. `staged` tells
+    of a sharding whether its host buffers are not the data itself.
     """
     makings = [_plan_making(opened, target) for target in targets]
+    budget = max_host_bytes
+    if budget is None and any(m.sharding and staged(m.sharding) for m in makings):
+        budget = _STAGED_BYTES
     made: dict[int, Any] = {}
-    for group in _groups(makings, max_host_bytes):
+    for group in _groups(makings, budget):
+        if budget and makings[group[0]].is_larger(budget, staged):
+            made[group[0]] = _build_in_slabs(opened, makings[group[0]], budget)
+            continue
         fills = [_fill(makings[n]) for n in group]
         fill_buffers(opened, [f for f in fills if f is not None])
         for n, fill in zip(group, fills, strict=True):
             made[n] = _finish(makings[n], fill)
-        if max_host_bytes is not None:
+        if budget is not None:
             jax.block_until_ready([made[n] for n in group])
     return [made[n] for n in range(len(makings))]
+
+
+def _build_in_slabs(opened: Opened, making: Making, budget: int) -> Any:
+    target, leaf = making.target, making.leaf
+    dtype = target.dtype or leaf.numpy_dtype
+
+    def read(box: Box) -> Array:
+        return _typed(read_box(opened, target.number, box), leaf, target)
+
+    boxes = _local_boxes(making.sharding, leaf.shape)
+    array = place_in_slabs(
+        leaf.shape, dtype, making.sharding, boxes, read, limit=max(budget // 2, 1)
+    )
+    return _dress(target, leaf, array)
 
 
 def _plan_making(opened: Opened, target: Target) -> Making:
@@ -111,6 +144,11 @@ def _finish(making: Making, fill: Fill | None) -> Any:
     if making.sharding is None:
         return _on_host(target, leaf, buffers[0])
     array = place_buffers(leaf.shape, making.sharding, making.boxes, buffers)
+    return _dress(target, leaf, array)
+
+
+def _dress(target: Target, leaf: Leaf, array: jax.Array) -> Any:
+    """Return the array as the leaf it stands for: a typed key, or weakly typed."""
     if target.kind == "key":
         return cast("Any", jax.random.wrap_key_data(array, impl=leaf.impl))
     return make_weak(array) if target.weak else array
