@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field
 from threading import Lock
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
+
+import numpy as np
 
 import layouts
 from layouts import CommitRecord, Manifest, Part
@@ -141,8 +143,18 @@ def read_record(run: Store, step: int) -> tuple[CommitRecord, bytes]:
         raise_layout_error(error, f"{run.url}, {name}")
 
 
+def check_step(step: Any) -> int:
+    """Return a step number as an int; TypeError or ValueError if it is none."""
+    if type(step) is not int and not isinstance(step, np.integer):
+        raise TypeError(f"expected step to be an int, found {step!r:.80}")
+    if not 0 <= step < 1 << 63:
+        raise ValueError(f"expected 0 <= step < 2**63, found {step}")
+    return int(cast("int", step))
+
+
 def open_path(path: PathLike | None, step: int | None = None) -> Opened:
     """Open a run's step (default: the newest committed) or one checkpoint by path."""
+    step = None if step is None else check_step(step)
     store = locate(path)
     if step is None:
         found = committed_steps(store)

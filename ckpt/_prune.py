@@ -106,6 +106,8 @@ def prune(
     >>> [r.step for r in ckpt.prune("memory://doc-prune", keep=ckpt.Keep(last=2))]
     [0]
     """
+    if keep is not None and not isinstance(keep, Keep):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise TypeError(f"expected keep=ckpt.Keep(...), found {keep!r:.80}")
     dropped = sorted(set(drop))
     run = locate(path)
     known = committed_steps(run)

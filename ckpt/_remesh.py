@@ -11,6 +11,7 @@ import layouts
 import pytree
 
 from ._checkpoint import partition_spec
+from ._target import require_devices
 
 
 def remesh(tree: Any, mesh: Any, *, strict: bool = False) -> Any:
@@ -25,6 +26,7 @@ def remesh(tree: Any, mesh: Any, *, strict: bool = False) -> Any:
     >>> ckpt.remesh({"w": jnp.ones(4)}, mesh)["w"].sharding.spec
     PartitionSpec()
     """
+    require_devices(mesh)
     leaves, structure = pytree.flatten(tree)
     laid = layouts.mesh_layout(mesh)
     moved = {p: x for p, x in leaves.items() if isinstance(x, jax.Array)}

@@ -14,7 +14,7 @@ from ._assemble import assemble_leaves
 from ._catalog import Opened, PathLike, open_path
 from ._errors import Damaged, StructureMismatch
 from ._save import check_budget
-from ._target import Specs, Target, Wishes, choose_target
+from ._target import Specs, Target, Wishes, choose_target, require_devices
 
 _SHOWN = 20
 
@@ -54,6 +54,7 @@ def restore(
     """
     _check_options(cast, missing, extra, like, rename)
     check_budget(max_host_bytes)
+    require_devices(mesh)
     opened = open_path(path, step)
     _check_digest(opened, expect)
     wishes = Wishes(mesh, like, specs, cast, strict)

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 import jax
-import numpy as np
 
 import layouts
 import pytree
@@ -21,6 +20,7 @@ from layouts import CommitRecord, Manifest, Part, PartRef, WriteLimits, WritePla
 from ._catalog import (
     Opened,
     PathLike,
+    check_step,
     committed_steps,
     is_checkpoint,
     locate,
@@ -124,11 +124,7 @@ def _check(
     max_host_bytes: int | None,
 ) -> _Options:
     if step is not None:
-        if isinstance(step, bool) or not isinstance(step, (int, np.integer)):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise TypeError(f"expected step to be an int, found {step!r}")
-        step = int(step)
-        if not 0 <= step < 1 << 63:
-            raise ValueError(f"expected 0 <= step < 2**63, found {step}")
+        step = check_step(step)
     if overwrite and step is None:
         raise ValueError("expected step= with overwrite=True, found none")
     if codec not in layouts.CODECS:
@@ -156,8 +152,10 @@ def _plain_metrics(metrics: Mapping[str, Any]) -> dict[str, Any]:
         if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise TypeError(f"expected metrics by name, found the key {name!r}")
         if isinstance(value, (str, bool)) or value is None:
+            _check_text(name, value)
             plain[name] = value
             continue
+        _check_text(name, "")
         try:
             number = value.item() if hasattr(value, "item") else value
             exact = isinstance(number, int)
@@ -168,6 +166,16 @@ def _plain_metrics(metrics: Mapping[str, Any]) -> dict[str, Any]:
                 f"found {type(value).__name__}"
             ) from None
     return plain
+
+
+def _check_text(name: str, value: Any) -> None:
+    """Refuse text that a reader of strict JSON would refuse, once it is committed."""
+    try:
+        f"{name}{value}".encode()
+    except UnicodeEncodeError:
+        raise ValueError(
+            f"expected valid Unicode, found a lone surrogate - in metric {name!a:.80}"
+        ) from None
 
 
 def _plain_float(value: float) -> Any:

@@ -103,7 +103,7 @@ def _kind(
         return leaf.kind, saved, leaf.weak
     wanted = like_kind(like)
     if leaf.kind in ("str", "bytes") or wanted in ("str", "bytes"):
-        if wanted != leaf.kind:
+        if wanted != leaf.kind and not _is_struct_of(leaf, like):
             raise mismatch(path, _type_name(like), describe(leaf))
         return leaf.kind, saved, False
     if (wanted == "key") != (leaf.kind == "key"):
@@ -121,6 +121,15 @@ def _kind(
     _check_cast(path, leaf, dtype, wishes)
     weak = bool(getattr(like, "weak_type", False))
     return wanted, dtype, weak if saved is None or dtype == saved else False
+
+
+def _is_struct_of(leaf: Leaf, like: Any) -> bool:
+    """Tell whether this is what `Checkpoint.tree` has for long text or bytes."""
+    return (
+        isinstance(like, jax.ShapeDtypeStruct)
+        and leaf.store is not None
+        and (like.shape, like.dtype) == (leaf.shape, leaf.numpy_dtype)
+    )
 
 
 def _scalar_kind(
@@ -222,23 +231,26 @@ def _place(target: Target, leaf: Leaf, wishes: Wishes, like: Any) -> Target:
         if wishes.specs is not None:
             raise ValueError("expected mesh= with specs=, found none")
         return target
-    return _lay(target, leaf, wishes)
+    return _lay(target, leaf, wishes, like=sharding)
 
 
 def _has_devices(mesh: Any) -> bool:
     return isinstance(mesh, jax.sharding.Mesh)
 
 
-def _lay(target: Target, leaf: Leaf, wishes: Wishes) -> Target:
+def _lay(target: Target, leaf: Leaf, wishes: Wishes, *, like: Any) -> Target:
     rank, mesh = len(leaf.shape), wishes.layout
     placement = leaf.placement
     saved = placement.spec if placement and placement.spec is not None else ((),) * rank
+    if isinstance(like, NamedSharding):
+        # On a mesh without devices, as `Checkpoint.tree` has: only its spec counts.
+        saved = layouts.spec_of(like.spec, rank)
     chosen = _chosen_spec(target.path, leaf, saved, wishes.specs)
     if chosen is None:
         laid = layouts.relay_spec(saved, leaf.shape, mesh)
         spec, notes = laid.spec, laid.dropped
     else:
-        spec, notes = layouts.spec_of(chosen, rank), ()
+        spec, notes = _read_spec(target.path, chosen, rank), ()
         fixed = layouts.relay_spec(spec, leaf.shape, mesh)
         if fixed.dropped:
             raise ValueError(
@@ -269,6 +281,33 @@ def _chosen_spec(path: str, leaf: Leaf, saved: Spec, specs: Specs | None) -> Any
 
 
 @lru_cache(maxsize=4096)
+def _read_spec(path: str, chosen: Any, rank: int) -> Spec:
+    """Return the caller's spec for a leaf; ValueError or TypeError if it is none."""
+    if not isinstance(chosen, (PartitionSpec, tuple)):
+        raise TypeError(
+            f"expected PartitionSpecs in specs=, found {_type_name(chosen)} "
+            f"for `{path}`"
+        )
+    given: tuple[Any, ...] = tuple(cast("Any", chosen))
+    spec = layouts.spec_of(given, rank)
+    axes = [axis for entry in spec for axis in entry]
+    if len(given) > rank or len(set(axes)) < len(axes):
+        raise ValueError(
+            f"expected specs= to use each axis once in {rank} dimensions, found "
+            f"{chosen} for `{path}`"
+        )
+    return spec
+
+
+def require_devices(mesh: Any) -> None:
+    """Refuse what arrays cannot be laid on: anything but a Mesh or None."""
+    if mesh is not None and not _has_devices(mesh):
+        raise TypeError(
+            f"expected a jax.sharding.Mesh of devices, found {mesh!r:.80}: "
+            "ckpt.plan takes meshes without devices"
+        )
+
+
 def _sharding(mesh: Any, spec: Spec, memory: str | None) -> tuple[Any, tuple[str, ...]]:
     plain = NamedSharding(mesh, partition_spec(spec))
     if memory is None:
