@@ -20,8 +20,8 @@ def save(
     size: Size = "small",
     codec: str | None = None,
 ) -> None:
-    """Save the tree of a seed, put on all devices."""
-    state, mesh = place_tree(make_tree(seed, size))
+    """Save the tree of a seed; a wide one is split over two devices."""
+    state, mesh = place_tree(make_tree(seed, size), devices=1 + (size == "wide"))
     ckpt.save(state, mesh, run, step=step, overwrite=overwrite, codec=codec)
 
 
@@ -69,13 +69,14 @@ def prune(run: str, last: int) -> None:
     ckpt.prune(run, keep=ckpt.Keep(last=last))
 
 
-def prune_data_first(run: str, last: int) -> None:
+def prune_data_first(run: str, last: int, pause: float = 0) -> None:
     """Unsafe: a step is still listed while its data goes."""
     for step in ckpt.steps(run)[:-last]:
         record = Path(run, "steps", f"{step}.json")
         shutil.rmtree(
             Path(run, json.loads(record.read_text().splitlines()[1])["directory"])
         )
+        time.sleep(pause)
         record.unlink()
 
 
@@ -110,7 +111,7 @@ def prune_until(run: str, stop: str, last: int, orphan_age: float) -> int:
 def prune_data_first_until(run: str, stop: str, last: int) -> None:
     """Unsafe: as `prune_data_first`, over and over again."""
     while not os.path.exists(stop):
-        prune_data_first(run, last)
+        prune_data_first(run, last, pause=0.05)
 
 
 def read_until(run: str, stop: str) -> dict[str, int]:

@@ -23,21 +23,21 @@ def make_tree(seed: int, size: Size = "small") -> dict[str, Any]:
     if size == "wide":
         tree["deep"] = {
             f"layer{number}": {
-                "kernel": generator.standard_normal((768, 512), np.float32),
+                "kernel": generator.standard_normal((1024, 512), np.float32),
                 "bias": generator.standard_normal(512, np.float32),
                 "mask": generator.integers(0, 2, (64, 9)).astype(bool),
             }
-            for number in range(3)
+            for number in range(2)
         }
     return tree
 
 
-def place_tree(tree: dict[str, Any]) -> tuple[dict[str, Any], Any]:
-    """Put a tree on all devices, split where that goes evenly; and their mesh."""
+def place_tree(tree: dict[str, Any], *, devices: int = 1) -> tuple[dict[str, Any], Any]:
+    """Put a tree on devices, split where that goes evenly; return their mesh too."""
     import jax
     from jax.sharding import NamedSharding, PartitionSpec
 
-    mesh = jax.make_mesh((len(jax.devices()),), ("x",))
+    mesh = jax.make_mesh((devices,), ("x",), devices=jax.devices()[:devices])
 
     def place(values: Any) -> Any:
         even = values.ndim == 2 and values.shape[0] % mesh.size == 0

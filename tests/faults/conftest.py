@@ -12,7 +12,7 @@ from tests.faults._sweeps import MODULES
 
 @pytest.fixture(scope="package")
 def server() -> Iterator[ForkServer]:
-    with ForkServer(*MODULES) as started:
+    with ForkServer(*MODULES, devices=2) as started:
         yield started
 
 
