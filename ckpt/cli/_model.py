@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pydoc_data.topics
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -68,7 +68,7 @@ class Training(NamedTuple):
 
 def make_mesh(data: int, model: int) -> jax.sharding.Mesh:
     """Return a mesh over the first devices."""
-    devices = jax.devices()[: data * model]
+    devices = cast("list[Any]", jax.devices())[: data * model]
     kinds = (jax.sharding.AxisType.Auto,) * 2
     return jax.make_mesh((data, model), ("data", "model"), kinds, devices=devices)
 
@@ -90,7 +90,7 @@ def prepare_training(mesh: jax.sharding.Mesh, *, seed: int = 0) -> Training:
         model = Transformer(nnx.Rngs(seed))
         return model, nnx.Optimizer(model, optax.adamw(rate), wrt=nnx.Param)
 
-    graph, shapes = nnx.split(nnx.eval_shape(build))
+    graph, shapes = cast("tuple[Any, Any]", nnx.split(nnx.eval_shape(build)))
 
     def place(path: Any, leaf: Any) -> Any:
         name = "/" + jax.tree_util.keystr(path, simple=True, separator="/") + "/"
@@ -98,16 +98,20 @@ def prepare_training(mesh: jax.sharding.Mesh, *, seed: int = 0) -> Training:
         return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
 
     abstract = jax.tree_util.tree_map_with_path(place, shapes)
-    shardings = jax.tree.map(lambda leaf: leaf.sharding, abstract)
+
+    def sharding_of(leaf: Any) -> NamedSharding:
+        return leaf.sharding
+
+    shardings = jax.tree.map(sharding_of, abstract)
 
     def begin() -> Any:
-        return nnx.state(build())
+        return cast("Any", nnx.state(build()))
 
     def step(state: Any, text: jax.Array) -> tuple[Any, jax.Array]:
         model, optimizer = nnx.merge(graph, state)
         loss, grads = nnx.value_and_grad(_loss)(model, text)
         optimizer.update(model, grads)
-        return nnx.state((model, optimizer)), loss
+        return cast("Any", nnx.state((model, optimizer))), loss
 
     return Training(
         mesh,
