@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from ._box import Box, Grid, intersect
 from ._leaf import Chunked, Leaf, Packed
@@ -12,6 +13,9 @@ from ._part import CHECKSUM_BYTES
 
 REQUEST_BYTES = 1 << 20
 """Adjacent chunks are read in requests of at most this many bytes (one at least)."""
+
+_SHARED_CELLS = 1 << 10
+"""What touches more cells than this is not kept for the next leaf of its shape."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,28 +74,48 @@ def plan_leaf_read(number: int, leaf: Leaf, targets: Sequence[Box]) -> LeafRead:
     store = leaf.store
     if isinstance(store, Packed) and store.piece == leaf.shape:
         return _plan_single(number, leaf, tuple(targets))
-    grid, itemsize = leaf.cells, leaf.itemsize
-    needed: dict[int, list[int]] = {}
-    for target, box in enumerate(targets):
-        for cell in grid.numbers(box):
-            needed.setdefault(cell, []).append(target)
-    ordered = sorted(needed)
+    boxes, itemsize = tuple(targets), leaf.itemsize
+    touched = _touch_cells(leaf.cells, boxes)
     cells: list[CellRead] = []
     read = 0
-    for cell, writer in zip(ordered, leaf.writers(ordered), strict=True):
-        touching = needed[cell]
-        box = grid.box(grid.coordinates(cell))
+    for (cell, box, touching), writer in zip(
+        touched, leaf.writers([cell for cell, _, _ in touched]), strict=True
+    ):
         chunks: tuple[int, ...] = ()
         if isinstance(store, Chunked):
             found = Grid(box.shape, store.chunk)
-            chunks = _chunks(found, box, [targets[t] for t in touching])
+            chunks = _chunks(found, box, [boxes[t] for t in touching])
             stored = math.prod(store.chunk) * itemsize + CHECKSUM_BYTES
             read += stored * len(chunks)
         else:
             read += box.size * itemsize
-        cells.append(CellRead(number, cell, writer, chunks, tuple(touching)))
-    wanted = sum([box.size for box in targets]) * itemsize
-    return LeafRead(number, tuple(targets), tuple(cells), wanted, read)
+        cells.append(CellRead(number, cell, writer, chunks, touching))
+    wanted = sum([box.size for box in boxes]) * itemsize
+    return LeafRead(number, boxes, tuple(cells), wanted, read)
+
+
+Touched = tuple[int, Box, tuple[int, ...]]
+"""The number and box of a cell, and the numbers of the targets that touch it."""
+
+
+def _touch_cells(grid: Grid, targets: tuple[Box, ...]) -> tuple[Touched, ...]:
+    """Return the cells that any target touches; leaves of one shape share the work."""
+    small = grid.length * len(targets) <= _SHARED_CELLS
+    return _touch(grid, targets) if small else _touch.__wrapped__(grid, targets)
+
+
+@lru_cache(maxsize=128)
+def _touch(grid: Grid, targets: tuple[Box, ...]) -> tuple[Touched, ...]:
+    needed: dict[int, list[int]] = {}
+    for target, box in enumerate(targets):
+        for cell in grid.numbers(box):
+            needed.setdefault(cell, []).append(target)
+    return tuple(
+        [
+            (cell, grid.box(grid.coordinates(cell)), tuple(touching))
+            for cell, touching in sorted(needed.items())
+        ]
+    )
 
 
 def _plan_single(number: int, leaf: Leaf, targets: tuple[Box, ...]) -> LeafRead:

@@ -1,7 +1,7 @@
 """How arrays are cut into objects and chunks, against labels made with numpy."""
 
 import math
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import NamedTuple
 
 import numpy as np
@@ -53,6 +53,22 @@ def test_no_chunk_crosses_an_object_and_no_object_crosses_a_piece(cut: Cut) -> N
     for coarse, fine in pairwise(labels):
         pairs = set(zip(fine.ravel().tolist(), coarse.ravel().tolist(), strict=True))
         assert len(pairs) == len(set(fine.ravel().tolist()))
+
+
+@pytest.mark.parametrize("parts", [1, 2, 3])
+def test_objects_of_every_small_piece_divide_it_where_the_array_is_partitioned(
+    parts: int,
+) -> None:
+    for piece, chunk_bytes, object_bytes in product(
+        range(1, 41), range(1, 9), range(1, 41)
+    ):
+        shape = (piece * parts,)
+        chunk = layouts.cut_chunk((piece,), 1, shape=shape, limit=chunk_bytes)
+        cell = layouts.cut_object((piece,), chunk, 1, shape=shape, limit=object_bytes)
+        assert cell[0] % chunk[0] == 0
+        assert parts == 1 or piece % cell[0] == 0
+        assert cell[0] < piece + chunk[0]
+        assert cell[0] <= max(object_bytes, chunk[0])
 
 
 @given(cuts())

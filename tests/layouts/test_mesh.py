@@ -163,6 +163,18 @@ def test_a_relaid_spec_fits_its_mesh_and_keeps_all_that_fits(
     assert all(n % k == 0 for n, k in zip(saved.shape, parts, strict=True))
 
 
+def test_two_axes_of_one_dimension_are_kept_where_their_product_divides_it() -> None:
+    for n, a, b in product(range(25), range(1, 7), range(1, 7)):
+        mesh = layouts.mesh_layout({"a": a, "b": b})
+        (kept,) = layouts.relay_spec((("a", "b"),), (n,), mesh).spec
+        if n % (a * b) == 0:
+            assert kept == ("a", "b")
+        elif n % a == 0:
+            assert kept == ("a",)
+        else:
+            assert kept == (("b",) if n % b == 0 else ())
+
+
 @given(placed())
 def test_a_spec_relaid_on_its_own_mesh_is_itself(layout: Layout) -> None:
     relaid = layouts.relay_spec(layout.spec, layout.shape, layout.mesh)

@@ -88,6 +88,16 @@ def test_a_plan_names_the_writer_of_each_cell(data: st.DataObject) -> None:
     assert ReadPlan((plan,)).writers == tuple(sorted(set(spelled)))
 
 
+def test_boxes_in_one_object_read_only_the_chunks_that_any_of_them_touches() -> None:
+    store = Chunked("w", (16, 16), (4, 4))
+    leaf = Leaf("w", "jax", "float32", (16, 16), store=store)
+    boxes = [Box((0, 0), (5, 5)), Box((15, 15), (1, 1)), Box((15, 0), (1, 0))]
+    (cell,) = layouts.plan_leaf_read(7, leaf, boxes).cells
+    assert cell.chunks == (0, 1, 4, 5, 15)
+    assert cell.targets == (0, 1)
+    check_read(leaf, boxes)
+
+
 SHAPES = [(24, 16), (8,), (6, 4, 2), (), (0, 8), (7, 5)]
 
 
