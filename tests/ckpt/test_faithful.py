@@ -191,7 +191,7 @@ def _unreduced() -> Any:
     mesh = jax.make_mesh((8,), ("x",), axis_types=(jax.sharding.AxisType.Explicit,))
     with jax.set_mesh(mesh):
         x = jax.device_put(np.zeros(8, np.float32), NamedSharding(mesh, P("x")))
-        unreduced = P(unreduced={"x"})
+        unreduced = P(unreduced=frozenset({"x"}))
         return jax.jit(lambda a: jnp.einsum("i,i->", a, a, out_sharding=unreduced))(x)
 
 
