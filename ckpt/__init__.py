@@ -31,3 +31,38 @@ from ._remesh import remesh as remesh
 from ._restore import restore as restore
 from ._save import save as save, save_async as save_async
 from ._verify import Problem as Problem, Report as Report, verify as verify
+
+__all__ = [
+    "ABSENT",
+    "BarrierTimeout",
+    "Change",
+    "Checkpoint",
+    "CkptError",
+    "CommitUnknown",
+    "Damaged",
+    "Diff",
+    "Keep",
+    "LimitExceeded",
+    "NotFound",
+    "Problem",
+    "Removed",
+    "Report",
+    "RestorePlan",
+    "StepExists",
+    "StoreError",
+    "StructureMismatch",
+    "Unsupported",
+    "Untrusted",
+    "diff",
+    "jnp",
+    "latest",
+    "open",
+    "plan",
+    "prune",
+    "remesh",
+    "restore",
+    "save",
+    "save_async",
+    "steps",
+    "verify",
+]

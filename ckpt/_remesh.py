@@ -23,8 +23,8 @@ def remesh(tree: Any, mesh: Any, *, strict: bool = False) -> Any:
 
     >>> import jax, jax.numpy as jnp, ckpt
     >>> mesh = jax.make_mesh((1,), ("data",))
-    >>> ckpt.remesh({"w": jnp.ones(4)}, mesh)["w"].sharding.spec
-    PartitionSpec()
+    >>> ckpt.remesh({"w": jnp.ones(4)}, mesh)["w"].sharding.is_fully_replicated
+    True
     """
     require_devices(mesh)
     leaves, structure = pytree.flatten(tree)
