@@ -54,7 +54,6 @@ __all__ = [
     "Unsupported",
     "Untrusted",
     "diff",
-    "jnp",
     "latest",
     "open",
     "plan",

@@ -96,7 +96,14 @@ def is_committed(run: Store, step: int, commit: str) -> bool:
 
 
 def _began(run: Store, name: str) -> float:
-    senseless = (NotFound, LimitExceeded, KeyError, OverflowError, TypeError, ValueError)
+    senseless = (
+        NotFound,
+        LimitExceeded,
+        KeyError,
+        OverflowError,
+        TypeError,
+        ValueError,
+    )
     with contextlib.suppress(*senseless):
         return float(layouts.unframe(_NOTE, run.read(name, limit=_NOTE_BYTES))["began"])
     return time.time()

@@ -54,6 +54,11 @@ def mesh_layout(mesh: Any) -> MeshLayout:
     if isinstance(mesh, Mapping):
         axes = tuple((str(k), int(v)) for k, v in mesh.items())  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
         types = ("Auto",) * len(axes)
+    elif not (hasattr(mesh, "axis_types") and hasattr(mesh, "shape")):
+        raise TypeError(
+            f"expected a Mesh, an AbstractMesh or {{axis: size}} as mesh, found "
+            f"{type(mesh).__qualname__} {mesh!r:.80}"
+        )
     else:
         axes = tuple((str(k), int(v)) for k, v in mesh.shape.items())
         types = tuple(t.name for t in mesh.axis_types)
