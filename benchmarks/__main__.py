@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import dataclasses
 import json
+import os
 import signal
 import sys
 import tempfile
@@ -23,6 +24,7 @@ from benchmarks._summary import format_table, summarize_records
 from benchmarks.contenders import CONTENDERS, find_contender, why_absent
 
 _ANSWER_SECONDS = 600.0
+_BUSY_LOAD = 1.0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -75,6 +77,9 @@ def _choose_cases(options: argparse.Namespace, *, medium: str) -> list[Case]:
 
 def _measure(options: argparse.Namespace) -> dict[str, Any]:
     options.out.mkdir(parents=True, exist_ok=True)
+    load = os.getloadavg()[0]
+    if load > _BUSY_LOAD:
+        _say(f"the machine is busy (load {load:.1f}): expect wrong times")
     present = [x for x in options.only if not why_absent(x)]
     absent = {x.name: why for x in options.only if (why := why_absent(x))}
     for name, why in absent.items():
@@ -116,7 +121,7 @@ def _measure(options: argparse.Namespace) -> dict[str, Any]:
                 if not options.quick:
                     pool.stop_all()
     return {
-        "environment": describe_environment(),
+        "environment": describe_environment(load_before=load),
         "settings": {
             "quick": options.quick,
             "rounds": options.rounds,

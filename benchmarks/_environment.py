@@ -21,7 +21,7 @@ _DISTRIBUTIONS = (
 )
 
 
-def describe_environment() -> dict[str, Any]:
+def describe_environment(*, load_before: float) -> dict[str, Any]:
     """Facts for the JSON; no path and no host name, so that it can be published."""
     return {
         "date": datetime.now(UTC).date().isoformat(),
@@ -30,7 +30,7 @@ def describe_environment() -> dict[str, Any]:
         "cpu": _find_cpu(),
         "cores": os.cpu_count(),
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
-        "load_at_the_end": os.getloadavg()[0],
+        "load_before": load_before,
         "versions": {name: _find_version(name) for name in _DISTRIBUTIONS},
     }
 

@@ -69,11 +69,11 @@ def _summarize(group: Sequence[Record]) -> Summary:
 
 
 def read_amplification(summary: Summary) -> float | None:
-    """Bytes read over bytes stored; None when the file was mapped, so unknown."""
-    if not summary.stored_bytes:
-        return None
-    ratio = max(summary.read_bytes, summary.device_read_bytes) / summary.stored_bytes
-    return ratio if ratio >= _MAPPED_BELOW else None
+    """Bytes read over bytes stored; None when unknown, as for a mapped tmpfs file."""
+    for count in (summary.read_bytes, summary.device_read_bytes):
+        if count > _MAPPED_BELOW * summary.stored_bytes:
+            return count / summary.stored_bytes
+    return None
 
 
 def format_table(summaries: Sequence[Summary], *, quick: bool) -> str:
