@@ -65,8 +65,8 @@ def check(array: Any, sharding: Any, values: Any = VALUES) -> None:
 
 def check_keys(keys: Any, expected: Any) -> None:
     assert jax.random.key_impl(keys) == jax.random.key_impl(expected)
-    pair = [np.asarray(jax.random.key_data(k)) for k in (keys, expected)]
-    np.testing.assert_array_equal(*pair)
+    found, wanted = (np.asarray(jax.random.key_data(k)) for k in (keys, expected))
+    np.testing.assert_array_equal(found, wanted)
 
 
 def test_a_leaf_keeps_its_own_mesh_and_others_are_replicated_on_the_one_given(
@@ -313,15 +313,14 @@ def test_a_scalar_is_not_converted_where_something_is_lost(
 def test_a_dtype_that_jax_would_narrow_is_refused_on_a_mesh_alone(mesh: Mesh) -> None:
     with jax.enable_x64(True):
         url = save({"n": jnp.asarray([(1 << 40) + 1])})
-    for options in (
-        {"mesh": mesh},
-        {"like": {"n": Struct((1,), "int64", sharding=ONE)}},
-    ):
+    like = {"n": Struct((1,), "int64", sharding=ONE)}
+    placed: list[dict[str, Any]] = [{"mesh": mesh}, {"like": like}]
+    for options in placed:
         with pytest.raises(ckpt.Unsupported, match=r"int64.*`n`"):
             ckpt.restore(url, **options)
     assert ckpt.restore(url)["n"].tolist() == [(1 << 40) + 1]
-    like = {"n": np.zeros(1, np.int64)}
-    assert ckpt.restore(url, mesh, like=like)["n"].tolist() == [(1 << 40) + 1]
+    host = {"n": np.zeros(1, np.int64)}
+    assert ckpt.restore(url, mesh, like=host)["n"].tolist() == [(1 << 40) + 1]
     with jax.enable_x64(True):
         assert ckpt.restore(url, mesh)["n"][0] == (1 << 40) + 1
 
@@ -364,7 +363,8 @@ def test_missing_and_extra_leaves_are_kept_or_ignored_on_request() -> None:
     url = save({"a": 1, "old": 2})
     again = ckpt.restore(url, like={"a": 0, "new": 9}, missing="keep", extra="ignore")
     assert again == {"a": 1, "new": 9}
-    for options in ({"missing": "keep"}, {"extra": "ignore"}):
+    either: list[dict[str, Any]] = [{"missing": "keep"}, {"extra": "ignore"}]
+    for options in either:
         with pytest.raises(ckpt.StructureMismatch):
             ckpt.restore(url, like={"a": 0, "new": 9}, **options)
 
@@ -378,7 +378,7 @@ def test_select_keeps_places_and_leaves_absent_what_was_not_selected() -> None:
     assert len(jax.tree.leaves(again)) == 2
     only = ckpt.restore(url, select=["o/0"])
     assert (only["p"]["w"], only["o"][0].tolist()) == (ckpt.ABSENT, [1, 1])
-    like = {"p": {"w": np.zeros(2), "b": 7}, "o": [np.zeros(2), 8]}
+    like: dict[str, Any] = {"p": {"w": np.zeros(2), "b": 7}, "o": [np.zeros(2), 8]}
     again = ckpt.restore(url, select="p/**", like=like)
     assert again["p"]["b"] == 1
     assert again["o"][0] is like["o"][0]
