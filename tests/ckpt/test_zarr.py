@@ -87,7 +87,9 @@ def test_a_group_with_every_dtype_is_listed(
     memory_run: Path, mesh: jax.sharding.Mesh
 ) -> None:
     rng = np.random.default_rng(0)
-    state = {name: _values(name)[: ROWS // 8] for name in [*CORE, *EXOTIC]}
+    state: dict[str, Any] = {
+        name: _values(name)[: ROWS // 8] for name in [*CORE, *EXOTIC]
+    }
     state["nested"] = {"a/b": rng.random(1 << 18), "": [rng.random(1 << 18)]}
     done = ckpt.save(state, mesh, memory_run, step=1)
     for consolidated in (True, False):
