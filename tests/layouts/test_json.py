@@ -118,6 +118,27 @@ def test_every_change_of_a_byte_of_a_frame_is_found(
             layouts.unframe("ckpt-test", changed)
 
 
+def test_a_header_is_written_in_one_way_only() -> None:
+    document = seal("ckpt-test", {"a": 1})
+    for at in range(document.index(b"\n")):
+        with pytest.raises(CorruptLayout):
+            layouts.unframe("ckpt-test", document[:at] + b" " + document[at:])
+
+
+@pytest.mark.parametrize("depth", [3, 300, 900])
+def test_a_nested_header_is_corrupt(depth: int) -> None:
+    document = seal("ckpt-test", {}, requires=nest(depth))
+    with pytest.raises(CorruptLayout, match="header line"):
+        layouts.unframe("ckpt-test", document)
+
+
+def nest(depth: int) -> Any:
+    value: Any = []
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
 @pytest.mark.parametrize("header", [b"", b"[]", b"{}", b"1", b'"x"', b"null", b"[[[["])
 def test_a_header_that_is_none_is_corrupt(header: bytes) -> None:
     for data in (header, header + b"\n", header + b"\n{}\n"):

@@ -101,6 +101,9 @@ def check_safe(names: list[str]) -> None:
 @example({"A": {"b": 0}, "a": 0})
 @example({"x" * 101: 0, "X" * 101: 0})
 @example({"e" * 90: {"e" * 90: {"e" * 90: {"e" * 90: {"e" * 90: [0, 0]}}}}})
+@example({"ZARR.json": 0, "a": {"Zarr.Json": {"b": 0}}, "PARTS": 0})
+@example({"...": {"....": 0}, "a": 0})
+@example({"x" * 100 + "a": 0, "x" * 100 + "b": 0})
 def test_names_of_any_tree_are_safe_and_apart(tree: object) -> None:
     names = names_of(tree)
     check_safe(names)
