@@ -24,6 +24,7 @@ from ._catalog import (
     committed_steps,
     is_checkpoint,
     locate,
+    raise_layout_error,
     read_record,
 )
 from ._checkpoint import Checkpoint
@@ -224,7 +225,7 @@ def _save(
         )
     step = options.step
     if step is None:
-        step = max(committed_steps(run), default=-1) + 1
+        step = check_step(max(committed_steps(run), default=-1) + 1)
     replaced = _replaced(run, step, overwrite=options.overwrite)
     plan = plan_save(snapshot.sources, WriteLimits.within(options.max_host_bytes))
     attempt = Attempt(step, secrets.token_hex(8), clock())
@@ -240,11 +241,13 @@ def _save(
         commit_record(run, record, replaces=replaced[1] if replaced else None)
     except CommitUnknown:
         raise
-    except BaseException:
+    except BaseException as error:
         # An interrupt may come when the commit has happened: then the data stays.
         with contextlib.suppress(Exception):
             if not is_committed(run, step, attempt.commit):
                 remove_attempt(run, step, attempt.commit)
+        if isinstance(error, layouts.LayoutError):
+            raise_layout_error(error, f"what step {step} would be in {run.url}")
         raise
     # The save is done and cannot fail any more; `prune` finds what stays behind.
     with contextlib.suppress(StoreError):
