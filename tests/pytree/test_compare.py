@@ -89,6 +89,7 @@ def test_static_values_count_only_where_both_have_one() -> None:
     assert lines(Layer(1, 2, "a"), {"weight": 1, "bias": 2}) == []
     assert lines(Layer(1, 2, len), Layer(1, 2, print)) == []
     assert lines(Layer(1, 2, "a"), Layer(1, 2, print)) == []
+    assert lines(Layer(1, 2, print), Layer(1, 2, "a")) == []
     assert lines(Layer(1, 2, 1), Layer(1, 2, True)) == [
         "Expected activation=True, found activation=1 - at the root"
     ]

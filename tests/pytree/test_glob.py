@@ -130,7 +130,14 @@ def test_the_first_rule_that_matches_names_the_path(
 
 @pytest.mark.parametrize(
     "rules",
-    [{"a/*": "b"}, {"a": "*"}, {"a/**": "b/*"}, {"a/*": "b/**"}, {"a/?": "b/?"}],
+    [
+        {"a/*": "b"},
+        {"a": "*"},
+        {"a/**": "b/*"},
+        {"a/*": "b/**"},
+        {"a/?": "b/?"},
+        {"c/*": "d/*?"},
+    ],
 )
 def test_rules_with_different_wildcards_are_refused(rules: dict[str, str]) -> None:
     with pytest.raises(ValueError, match="Expected as many wildcards in"):
@@ -147,6 +154,13 @@ def test_renaming_lists_the_paths_that_share_a_name() -> None:
     with pytest.raises(ValueError, match="share one") as error:
         rename_paths(["a/w", "b/w", "c", "w"], {"*/w": "w*", "wa": "c", "c": "wb"})
     assert str(error.value).splitlines()[1:] == ["  b/w -> wb", "  c -> wb"]
+
+
+def test_renaming_lists_twenty_of_many_paths() -> None:
+    with pytest.raises(ValueError, match="share one") as error:
+        rename_paths([f"a/{i}" for i in range(30)], {f"a/{i}": "b" for i in range(30)})
+    lines = str(error.value).splitlines()[1:]
+    assert lines == [*(f"  a/{i} -> b" for i in range(20)), "  ... and 10 more"]
 
 
 @given(st.lists(paths, unique_by=tuple, max_size=6))

@@ -3,6 +3,7 @@
 import copy
 import pickle
 from collections import defaultdict, namedtuple
+from math import nan
 from typing import Any
 
 import jax
@@ -108,6 +109,7 @@ def test_records_are_equal_where_everything_is() -> None:
     assert record != forget(Layer(1, 2, "gelu"))
     assert record != forget(Layer(1, 3, "relu"))
     assert forget(Layer(1, 2, True)) != forget(Layer(1, 2, 1))
+    assert forget(defaultdict(int, {nan: 0})) == forget(defaultdict(int, {nan: 0}))
     one, true = defaultdict(int, {1: 0}), defaultdict(int, {True: 0})
     assert forget(one) != forget(true)
 

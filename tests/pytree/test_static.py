@@ -71,6 +71,7 @@ CYCLE += [CYCLE, CYCLE]
         (object(), "builtins.object"),
         ({1, 2}, "builtins.set"),
         ({1: 2}, "builtins.dict"),
+        ({"a\ud800": 1}, "builtins.dict"),
         ((1, some_function), "builtins.tuple"),
         (Colour.RED, "tests.pytree._trees.Colour"),
         (np.float64(1), "numpy.float64"),

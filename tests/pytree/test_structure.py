@@ -299,6 +299,12 @@ def test_deep_values_are_refused_before_the_stack_ends() -> None:
         Structure.from_json(node_of({"a": {"json": static}}))
 
 
+def test_a_long_key_above_many_children_is_refused_before_they_have_paths() -> None:
+    many = {"kind": "list", "children": [None] * 1000}
+    with pytest.raises(InvalidStructure, match="Expected paths of at most 134217728"):
+        Structure.from_json(dict_of(["k" * (1 << 18)], [many]))
+
+
 def test_a_huge_integer_as_a_key_is_refused() -> None:
     with pytest.raises(InvalidStructure, match="integer string conversion"):
         Structure.from_json(dict_of([{"int": hex(1 << 20000)}], [0]))
