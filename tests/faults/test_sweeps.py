@@ -38,9 +38,9 @@ def test_a_save_killed_at_any_call_leaves_old_or_new(
 def test_a_save_that_meets_an_error_leaves_old_or_new(
     server: ForkServer, folder: Path, make: MakeWork, mode: Mode
 ) -> None:
-    figures = run_sweep(server, make(folder), mode, folder, stride=4)
+    figures = run_sweep(server, make(folder), mode, folder, stride=6)
     assert figures.complaints == ()
-    assert figures.ends["StoreError"] >= 12
+    assert figures.ends["StoreError"] >= 9
 
 
 @pytest.mark.campaign
@@ -49,10 +49,10 @@ def test_a_save_that_meets_an_error_leaves_old_or_new(
 def test_an_overwrite_or_a_prune_that_fails_loses_nothing(
     server: ForkServer, folder: Path, make: MakeWork, mode: Mode
 ) -> None:
-    stride = 3 if mode == "kill" else 5
+    stride = 4 if mode == "kill" else 6
     figures = run_sweep(server, make(folder), mode, folder, stride=stride)
     assert figures.complaints == ()
-    assert figures.faults >= 12
+    assert figures.faults >= 10
 
 
 @pytest.mark.parametrize(
