@@ -12,12 +12,12 @@ import struct
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
 
-from tests._harness.mounts import mount, unmount
+from tests._harness.mounts import mount, unmounting
 
 ROOT = Path(__file__).parents[2]
 RECORD = struct.Struct("<BQQ")
@@ -51,29 +51,32 @@ def read_log(log: bytes) -> Iterator[tuple[int, Write | Flush]]:
 @contextmanager
 def logged_disk(backing: Path, log: Path, mountpoint: Path) -> Iterator[Path]:
     """Serve a backing file as a disk that logs; yields the path of the disk."""
-    connection = os.open("/dev/fuse", os.O_RDWR)
-    options = f"fd={connection},rootmode=40000,user_id=0,group_id=0"
-    try:
-        mount("blocklog", mountpoint, filesystem="fuse", options=options)
-        argv = [sys.executable, "-m", "tests._harness.blocklog"]
-        process = subprocess.Popen(
-            [*argv, str(connection), backing, log],
-            cwd=ROOT,
-            pass_fds=[connection],
-            stdin=subprocess.DEVNULL,
-        )
-    finally:
-        # With the server as its only holder, its death fails requests and hangs none.
-        os.close(connection)
-    try:
-        yield mountpoint / "disk"
-    finally:
-        unmount(mountpoint)
+    with ExitStack() as ending, unmounting(mountpoint):
+        connection = os.open("/dev/fuse", os.O_RDWR)
         try:
-            process.wait(10)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+            options = f"fd={connection},rootmode=40000,user_id=0,group_id=0"
+            mount("blocklog", mountpoint, filesystem="fuse", options=options)
+            argv = [sys.executable, "-m", "tests._harness.blocklog"]
+            server = subprocess.Popen(
+                [*argv, str(connection), backing, log],
+                cwd=ROOT,
+                pass_fds=[connection],
+                stdin=subprocess.DEVNULL,
+            )
+            ending.callback(_end, server)
+        finally:
+            # With the server as its only holder, its death fails requests, hangs none.
+            os.close(connection)
+        yield mountpoint / "disk"
+
+
+def _end(server: subprocess.Popen[bytes]) -> None:
+    """Wait for a server, which ends when it is unmounted."""
+    try:
+        server.wait(10)
+    except subprocess.TimeoutExpired:
+        server.kill()
+        server.wait()
 
 
 class Opcode(IntEnum):
@@ -171,10 +174,8 @@ def main(connection: int, backing: str, log: str) -> None:
             body = disk.answer(opcode, node=node, body=buffer[REQUEST.size : length])
             head = REPLY.pack(REPLY.size + len(body), 0, unique)
         except OSError as error:
-            body, head = (
-                b"",
-                REPLY.pack(REPLY.size, -(error.errno or errno.EIO), unique),
-            )
+            number = error.errno or errno.EIO
+            body, head = b"", REPLY.pack(REPLY.size, -number, unique)
         os.writev(connection, [head, body])
 
 

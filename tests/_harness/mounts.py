@@ -21,16 +21,35 @@ _libc = ctypes.CDLL(None, use_errno=True)
 @contextmanager
 def mounted(image: Path, target: Path, *, filesystem: str) -> Iterator[Path]:
     """Mount an image for the time of a `with`; OSError where it does not mount."""
-    device, descriptor = attach_loop(image)
-    try:
-        mount(device, target, filesystem=filesystem)
-    finally:
-        # A loop device of this kind goes away with the last one who has it open.
-        os.close(descriptor)
-    try:
+    with unmounting(target):
+        device, descriptor = attach_loop(image)
+        try:
+            mount(device, target, filesystem=filesystem)
+        finally:
+            # A loop device of this kind goes away with the last who has it open.
+            os.close(descriptor)
         yield target
+
+
+@contextmanager
+def unmounting(target: Path) -> Iterator[None]:
+    """Unmount at the end what was mounted within, if anything was.
+
+    The kernel is asked, since a signal can raise just after a mount was made.
+    """
+    try:
+        yield
     finally:
-        unmount(target)
+        if is_mounted(target):
+            unmount(target)
+
+
+def is_mounted(target: Path) -> bool:
+    """Whether something is mounted there, be it a FUSE whose server is dead."""
+    lines = Path("/proc/self/mounts").read_text().splitlines()
+    return any(
+        line.split(" ")[1].replace("\\040", " ") == str(target) for line in lines
+    )
 
 
 def attach_loop(image: Path) -> tuple[str, int]:

@@ -1,7 +1,9 @@
 """A power cut loses what no flush covered, and the harness catches who relied on it."""
 
 import os
+import signal
 import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -12,7 +14,7 @@ import pytest
 from tests._harness import writers
 from tests._harness.blocklog import Flush, Write, logged_disk, read_log
 from tests._harness.forkserver import Fault, ForkServer, Job
-from tests._harness.mounts import mounted, sync_filesystem
+from tests._harness.mounts import is_mounted, mounted, sync_filesystem
 from tests._harness.powercut import (
     PAGE,
     Acknowledged,
@@ -142,6 +144,32 @@ def test_a_writer_that_raises_leaves_no_mount_and_no_device(folder: Path) -> Non
     assert str(folder) not in Path("/proc/mounts").read_text()
     devices = subprocess.run(["losetup", "-a"], capture_output=True, check=True)
     assert str(folder).encode() not in devices.stdout
+
+
+@pytest.mark.root
+def test_a_run_that_is_told_to_end_leaves_no_mount_and_no_server(folder: Path) -> None:
+    source = (
+        "import sys, time\n"
+        "from pathlib import Path\n"
+        "import tests.conftest\n"
+        "from tests._harness.powercut import record\n"
+        "def work(mountpoint, acknowledge):\n"
+        "    (mountpoint / 'x').write_text('x')\n"
+        "    print('working', flush=True)\n"
+        "    time.sleep(60)\n"
+        "record(work, Path(sys.argv[1]))\n"
+    )
+    argv = [sys.executable, "-c", source, folder]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "working\n"
+        assert is_mounted(folder / "mount")
+        assert is_mounted(folder / "fuse")
+        process.terminate()
+        assert process.wait(30) == -signal.SIGINT
+    assert str(folder) not in Path("/proc/mounts").read_text()
+    running = subprocess.run(["ps", "-eo", "args"], capture_output=True, check=True)
+    assert str(folder).encode() not in running.stdout
 
 
 @pytest.mark.root
