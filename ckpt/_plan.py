@@ -105,6 +105,8 @@ def plan(
     >>> ckpt.plan("memory://doc-plan", {"data": 4}, processes=2).amplification
     2.0
     """
+    if processes is not None and processes < 1:
+        raise ValueError(f"expected at least one process, found {processes}")
     opened = open_path(path, step)
     wishes = Wishes(mesh, like, specs, cast, strict)
     wanted = resolve(opened.manifest, wishes, select, rename, missing, extra)

@@ -10,8 +10,7 @@ from jax.sharding import NamedSharding
 import layouts
 import pytree
 
-from ._checkpoint import partition_spec
-from ._target import require_devices
+from ._target import make_sharding, require_devices
 
 
 def remesh(tree: Any, mesh: Any, *, strict: bool = False) -> Any:
@@ -48,4 +47,4 @@ def _sharding(
             f"expected {layouts.format_spec(spec)} to fit {laid}, found: "
             f"{'; '.join(found.dropped)} - at `{path}`"
         )
-    return NamedSharding(mesh, partition_spec(found.spec))
+    return make_sharding(mesh, found.spec, array.sharding.memory_kind)[0]

@@ -265,7 +265,7 @@ def _lay(target: Target, leaf: Leaf, wishes: Wishes, *, like: Any) -> Target:
     sharding = None
     if _has_devices(wishes.mesh):
         memory = placement.memory if placement else None
-        sharding, more = _sharding(wishes.mesh, spec, memory)
+        sharding, more = make_sharding(wishes.mesh, spec, memory)
         notes += more
     return replace(target, laid=(mesh, spec), sharding=sharding, notes=notes)
 
@@ -308,7 +308,10 @@ def require_devices(mesh: Any) -> None:
         )
 
 
-def _sharding(mesh: Any, spec: Spec, memory: str | None) -> tuple[Any, tuple[str, ...]]:
+def make_sharding(
+    mesh: Any, spec: Spec, memory: str | None
+) -> tuple[Any, tuple[str, ...]]:
+    """Return a sharding in that memory, or in device memory and a note that says so."""
     plain = NamedSharding(mesh, partition_spec(spec))
     if memory is None:
         return plain, ()

@@ -416,6 +416,13 @@ def test_a_budget_smaller_than_a_shard_gives_the_same(codec: str | None) -> None
     np.testing.assert_array_equal(again["n"], values.T)
 
 
+def test_remesh_keeps_memory_kinds(mesh: Mesh) -> None:
+    smaller = make_mesh((2,), ("data",))
+    again = ckpt.remesh({"w": put(mesh, "data", memory="pinned_host")}, smaller)
+    wanted = NamedSharding(smaller, P("data"), memory_kind="pinned_host")
+    check(again["w"], wanted)
+
+
 def test_remesh_lays_saved_specs_on_the_mesh_and_leaves_the_rest(mesh: Mesh) -> None:
     keys = put(mesh, "data", values=jax.random.split(jax.random.key(0), 8))
     state = {

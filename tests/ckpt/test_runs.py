@@ -320,6 +320,8 @@ def test_a_plan_needs_no_devices() -> None:
     assert "read amplification 1.00" in str(one)
     with pytest.raises(ValueError, match="divide"):
         ckpt.plan(url, sizes, processes=3)
+    with pytest.raises(ValueError, match="at least one"):
+        ckpt.plan(url, sizes, processes=0)
 
 
 def test_parts_of_a_leaf_are_read_by_indexing() -> None:
