@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import signal
 import sys
 import tempfile
 import time
@@ -118,6 +119,8 @@ def main() -> int:
     names: list[str] = parser.parse_args().names or list(CAMPAIGNS)
     if unknown := set(names) - set(CAMPAIGNS):
         parser.error(f"expected {', '.join(CAMPAIGNS)}, found {', '.join(unknown)}")
+    # A terminated campaign unwinds too, and so unmounts what it has mounted.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     os.environ["PYTHONPATH"] = str(Path(__file__).parents[2])
     jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_num_cpu_devices", 2)
