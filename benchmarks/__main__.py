@@ -10,7 +10,7 @@ import os
 import signal
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from benchmarks._acceptance import format_figures, judge_summaries
 from benchmarks._campaign import Failure, Record, plan_turns, run_turns
 from benchmarks._cases import CASES, Case, describe_case, find_case
 from benchmarks._environment import describe_environment
-from benchmarks._media import find_medium
+from benchmarks._media import find_file_system, find_medium
 from benchmarks._pool import Pool
 from benchmarks._summary import format_table, summarize_records
 from benchmarks.contenders import CONTENDERS, find_contender, why_absent
@@ -36,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
         results = _measure(options)
     _write_reports(results, out=options.out)
-    return 1 if results["failures"] else 0
+    return 1 if results["failures"] or results["settings"]["interrupted"] else 0
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -51,7 +51,12 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--out", type=Path, default=Path("benchmark-results"), metavar="FOLDER")
     add("--seed", type=int, default=0, help="of the order of the rounds")
     add("--pause", type=float, help="seconds of rest before a part on disk")
-    add("--disk", type=Path, default=Path(), metavar="FOLDER", help="default: here")
+    add(
+        "--disk",
+        type=Path,
+        metavar="FOLDER",
+        help="default: where temporary files go, or here",
+    )
     add("--tmpfs", type=Path, default=Path("/dev/shm"), metavar="FOLDER")
     add("--redraw", type=Path, metavar="JSON", help="only report earlier results")
     options = parser.parse_args(arguments)
@@ -60,6 +65,10 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         options.rounds = 1 if options.quick else 7
     if options.pause is None:
         options.pause = 0.0 if options.quick else 2.0
+    if options.disk is None:
+        temporary = Path(tempfile.gettempdir())
+        on_disk = find_file_system(temporary) != "tmpfs"
+        options.disk = temporary if on_disk else Path.cwd()
     if options.rounds < 1:
         parser.error(f"expected --rounds of at least 1, found {options.rounds}")
     return options
@@ -80,13 +89,39 @@ def _measure(options: argparse.Namespace) -> dict[str, Any]:
     load = os.getloadavg()[0]
     if load > _BUSY_LOAD:
         _say(f"the machine is busy (load {load:.1f}): expect wrong times")
-    present = [x for x in options.only if not why_absent(x)]
     absent = {x.name: why for x in options.only if (why := why_absent(x))}
     for name, why in absent.items():
         _say(f"left out: {name} ({why})")
-    records: list[Record] = []
-    failures: list[Failure] = []
     media: dict[str, Any] = {}
+    results: list[Record | Failure] = []
+    interrupted = False
+    try:
+        for result in _run_media(options, media=media):
+            results.append(result)
+    except (KeyboardInterrupt, SystemExit):
+        # Hours of rounds are worth a report when the last of them is cut short.
+        interrupted = True
+    records = [dataclasses.asdict(x) for x in results if isinstance(x, Record)]
+    failures = [dataclasses.asdict(x) for x in results if isinstance(x, Failure)]
+    return {
+        "environment": describe_environment(load_before=load),
+        "settings": {
+            "quick": options.quick,
+            "rounds": options.rounds,
+            "seed": options.seed,
+            "media": media,
+            "absent": absent,
+            "interrupted": interrupted,
+        },
+        "records": records,
+        "failures": failures,
+    }
+
+
+def _run_media(
+    options: argparse.Namespace, *, media: dict[str, Any]
+) -> Iterator[Record | Failure]:
+    present = [x for x in options.only if not why_absent(x)]
     with contextlib.ExitStack() as stack:
         log = options.out / "workers.log"
         log.unlink(missing_ok=True)
@@ -109,29 +144,13 @@ def _measure(options: argparse.Namespace) -> dict[str, Any]:
                 )
                 title = describe_case(case, quick=options.quick)
                 _say(f"{name} {title}, {len(turns)} turns")
-                names = dict.fromkeys(x.contender.name for x in turns)
-                pool.start(names, devices=case.devices)
-                for result in run_turns(
+                able = dict.fromkeys(x.contender.name for x in turns)
+                pool.start(able, devices=case.devices)
+                yield from run_turns(
                     turns, medium=medium, pool=pool, quick=options.quick, report=_say
-                ):
-                    if isinstance(result, Failure):
-                        failures.append(result)
-                    else:
-                        records.append(result)
+                )
                 if not options.quick:
                     pool.stop_all()
-    return {
-        "environment": describe_environment(load_before=load),
-        "settings": {
-            "quick": options.quick,
-            "rounds": options.rounds,
-            "seed": options.seed,
-            "media": media,
-            "absent": absent,
-        },
-        "records": [dataclasses.asdict(record) for record in records],
-        "failures": [dataclasses.asdict(failure) for failure in failures],
-    }
 
 
 def _write_reports(results: dict[str, Any], *, out: Path) -> None:
@@ -144,6 +163,8 @@ def _write_reports(results: dict[str, Any], *, out: Path) -> None:
         {**dataclasses.asdict(figure), "verdict": figure.verdict} for figure in figures
     ]
     text = format_table(summaries, quick=quick) + "\n" + format_figures(figures) + "\n"
+    if results["settings"]["interrupted"]:
+        text += "interrupted: later rounds and cases are missing\n"
     for failure in results["failures"]:
         text += (
             f"failed: {failure['medium']} ({failure['case']}) {failure['contender']}"

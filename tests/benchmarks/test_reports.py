@@ -2,6 +2,9 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -114,6 +117,29 @@ def test_earlier_results_are_reported_again_without_measuring(tmp_path: Path) ->
     assert (tmp_path / "table.txt").read_text() == (
         tmp_path / "a" / "table.txt"
     ).read_text()
+
+
+def test_a_campaign_that_is_stopped_reports_and_leaves_nothing_behind(
+    tmp_path: Path, memory_run: Path
+) -> None:
+    memory = memory_run.parent
+    arguments = "--quick --only floor --media tmpfs --cases a --rounds 100000 --out"
+    command = [sys.executable, "-m", "benchmarks", *arguments.split(), str(tmp_path)]
+    with subprocess.Popen(
+        [*command, "--tmpfs", str(memory)], stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if "turns" in line:
+                break
+        while process.poll() is None and not list(memory.glob("*/a-floor")):
+            time.sleep(0.05)
+        process.terminate()
+        process.communicate(timeout=120)
+    assert process.returncode == 1
+    results = json.loads((tmp_path / "results.json").read_text())
+    assert results["settings"]["interrupted"] is True
+    assert list(memory.iterdir()) == []
 
 
 def test_an_unknown_contender_is_refused_by_name() -> None:
