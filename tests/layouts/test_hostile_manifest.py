@@ -192,6 +192,23 @@ def test_nothing_of_a_size_that_a_manifest_claims_is_made(
     assert time.process_time() - began < 5
 
 
+@pytest.mark.parametrize("store", [{}, {"object": [1] * 3, "chunk": [1] * 3}])
+def test_an_empty_array_that_numpy_could_not_make_is_too_large(
+    store: dict[str, Any],
+) -> None:
+    # numpy.zeros((0, 2**47, 2**47)) is a ValueError: the array is too big.
+    leaf = {
+        "path": "b",
+        "kind": "jax",
+        "dtype": "uint8",
+        "shape": [0, 1 << 47, 1 << 47],
+    }
+    if store:
+        leaf |= {"array": "b", **store}
+    with pytest.raises(TooLarge, match=r"under 2\*\*63 bytes, found shape"):
+        parse(change(BODY, B, leaf))
+
+
 def test_cells_and_chunks_are_bounded_by_what_the_parts_can_describe() -> None:
     def claim(cells: int, nbytes: int) -> Any:
         leaf = {"path": "b", "kind": "jax", "dtype": "uint8", "shape": [cells]}

@@ -174,6 +174,12 @@ TAMPERED: list[tuple[tuple[Any, ...], Any, type[Exception], str]] = [
     ((*W, "object"), [4, 0], InvalidLayout, "lengths under"),
     ((*W, "object"), [3, 3], InvalidLayout, "objects of whole chunks"),
     ((*W, "object"), [10, 3], InvalidLayout, "objects inside"),
+    (
+        W,
+        BODY["leaves"][0] | {"object": [9, 3], "chunk": [9, 3]},
+        InvalidLayout,
+        "inside",
+    ),
     ((*W, "object"), [1 << 47, 3], InvalidLayout, "objects inside"),
     ((*W, "object"), [8, 3], InvalidLayout, "writers of 2 cells"),
     ((*W, "chunk"), ..., InvalidLayout, "list of 2 lengths"),
