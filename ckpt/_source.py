@@ -142,7 +142,7 @@ def describe_leaf(path: str, value: Any, mesh: MeshLayout | None) -> Source:
                 f"- at `{path}`: save np.asarray of it"
             )
         return _describe_numpy(path, array, "numpy", mesh)
-    kind = _PLAIN.get(type(value))
+    kind = _PLAIN.get(cast("type[Any]", type(value)))
     if kind is None:
         raise Unsupported(
             f"expected an array or a Python scalar, str or bytes, found "

@@ -50,7 +50,7 @@ def test_no_slab_is_larger_than_the_limit() -> None:
     mesh = jax.make_mesh((2,), ("data",))
     sharding = NamedSharding(mesh, P("data"))
     values = np.arange(64 * 33, dtype=np.int32).reshape(64, 33)
-    indices = sharding.addressable_devices_indices_map(values.shape)
+    indices: Any = sharding.addressable_devices_indices_map(values.shape)
     boxes = {d: box_of_index(i, values.shape) for d, i in indices.items()}
     asked: list[Box] = []
 
