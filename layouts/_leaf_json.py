@@ -80,13 +80,7 @@ def _array_leaf(
         kind in ("str", "bytes") and (dtype != "uint8" or len(shape) != 1)
     ):
         raise InvalidLayout(f"expected a {kind}, found {show(dtype)} of {show(shape)}")
-    if "array" in fields:
-        store: Packed | Chunked = _chunked(fields, shape, size)
-    else:
-        piece = _shape(fields["piece"], len(shape)) if "piece" in fields else shape
-        store = _packed(shape, piece, size)
-    if "writers" in fields:
-        store = _with_writers(store, shape, _runs(fields["writers"], processes))
+    store = _store(fields, shape, size, processes)
     return Leaf(path, kind, cast(str, dtype), shape, placement, store, weak, impl)
 
 
@@ -103,15 +97,28 @@ def _placement(number: Any, placements: list[Placement], rank: int) -> Placement
     return found
 
 
-def _chunked(fields: dict[str, Any], shape: Shape, itemsize: int) -> Chunked:
-    cell = _shape(fields.get("object"), len(shape), least=1)
-    chunk = _shape(fields.get("chunk"), len(shape), least=1)
-    _check_chunks(shape, cell, chunk, itemsize)
-    return Chunked(check_name(fields["array"]), cell, chunk)
+def _store(
+    fields: dict[str, Any], shape: Shape, itemsize: int, processes: int
+) -> Packed | Chunked:
+    rank = len(shape)
+    runs = _runs(fields["writers"], processes) if "writers" in fields else ()
+    if "array" in fields:
+        cell = _shape(fields.get("object"), rank, least=1)
+        chunk = _shape(fields.get("chunk"), rank, least=1)
+        cells = _count_objects(shape, cell, chunk, itemsize)
+        store = Chunked(check_name(fields["array"]), cell, chunk, runs)
+    else:
+        piece = _shape(fields["piece"], rank) if "piece" in fields else shape
+        cells = _count_pieces(shape, piece, itemsize)
+        store = Packed(piece, runs)
+    if "writers" in fields and sum([count for _, count in runs]) != cells:
+        raise InvalidLayout(f"expected writers of {cells} cells, found {show(runs)}")
+    return store
 
 
+# The leaves of a tree have few shapes: most are checked already when they come.
 @lru_cache(maxsize=1024)
-def _packed(shape: Shape, piece: Shape, itemsize: int) -> Packed:
+def _count_pieces(shape: Shape, piece: Shape, itemsize: int) -> int:
     """Refuse pieces that do not cut the array, or that no pack would hold."""
     _check_size(shape, itemsize)
     pairs = zip(shape, piece, strict=True)
@@ -119,11 +126,11 @@ def _packed(shape: Shape, piece: Shape, itemsize: int) -> Packed:
         raise InvalidLayout(f"expected pieces of {shape}, found {piece}")
     if math.prod(piece) * itemsize > PACK_BYTES:
         raise TooLarge(f"expected pieces of at most {PACK_BYTES} bytes, found {piece}")
-    return Packed(piece)
+    return Grid(shape, piece).length
 
 
 @lru_cache(maxsize=1024)
-def _check_chunks(shape: Shape, cell: Shape, chunk: Shape, itemsize: int) -> None:
+def _count_objects(shape: Shape, cell: Shape, chunk: Shape, itemsize: int) -> int:
     """Refuse objects that are not whole chunks, or reach past what the array needs."""
     _check_size(shape, itemsize)
     if not shape or any(o % c for o, c in zip(cell, chunk, strict=True)):
@@ -135,6 +142,7 @@ def _check_chunks(shape: Shape, cell: Shape, chunk: Shape, itemsize: int) -> Non
         raise InvalidLayout(f"expected objects inside {shape}, found {cell} of {chunk}")
     if math.prod(cell) * itemsize > _OBJECT_BYTES:
         raise TooLarge(f"expected objects under {_OBJECT_BYTES} bytes, found {cell}")
+    return Grid(shape, cell).length
 
 
 def _check_size(shape: Shape, itemsize: int) -> None:
@@ -150,20 +158,6 @@ def _runs(value: Any, processes: int) -> Runs:
         count = expect_int(count, "a count of cells", least=1, below=1 << 63)
         runs.append((writer, count))
     return tuple(runs)
-
-
-def _with_writers(
-    store: Packed | Chunked, shape: Shape, runs: Runs
-) -> Packed | Chunked:
-    if isinstance(store, Chunked):
-        length = Grid(shape, store.object).length
-        made: Packed | Chunked = Chunked(store.name, store.object, store.chunk, runs)
-    else:
-        length = Grid(shape, store.piece).length
-        made = Packed(store.piece, runs)
-    if sum([count for _, count in runs]) != length:
-        raise InvalidLayout(f"expected writers of {length} cells, found {show(runs)}")
-    return made
 
 
 def _shape(value: Any, rank: int | None = None, *, least: int = 0) -> Shape:
