@@ -10,6 +10,7 @@ from typing import Any
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import ml_dtypes
 import numpy as np
 import optax
 import pytest
@@ -93,7 +94,10 @@ def test_every_dtype_comes_back_in_chunks(dtype: str, codec: str | None) -> None
 
 
 def test_every_dtype_of_jax_is_known_or_is_refused_by_jax_itself() -> None:
-    for name in faithful.UNUSABLE:
+    # Older versions of ml_dtypes have the six-bit floats and no one-bit integers.
+    names = [name for name in faithful.UNUSABLE if hasattr(ml_dtypes, name)]
+    assert "float6_e2m3fn" in names
+    for name in names:
         values = np.zeros(8, jnp.dtype(name))
         with pytest.raises(ckpt.Unsupported, match="`a/w`"):
             ckpt.save({"a": {"w": values}}, None, memory_url())
