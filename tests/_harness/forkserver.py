@@ -122,5 +122,7 @@ def sweep(
                 yield number, job, outcome
                 continue
             if outcome.status != "returned":
-                raise RuntimeError(f"Fault {number} was not met, found {outcome}")
+                raise RuntimeError(
+                    f"Fault {number} was not met, found {outcome}\n{outcome.stderr}"
+                )
             return
