@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from threading import Lock
 from typing import Any, cast
 
 import jax
@@ -30,6 +31,11 @@ _PLAIN = {
 Held = dict[tuple[int, ...], np.ndarray[Any, Any]]
 """Copies of the local pieces of an array, by their start."""
 
+Shard = tuple[int, Any]
+"""The number of an addressable shard, and the device that it is on."""
+
+_listing = Lock()
+
 
 @dataclass(frozen=True, slots=True)
 class Source:
@@ -55,8 +61,8 @@ class Source:
         if cast(Pieces, self.pieces).piece == array.shape:
             return host_view(array.addressable_data(0), box)
         start, inside = self._piece_of(box)
-        number = _local_shards(array.sharding, array.shape)[start]
-        return host_view(array.addressable_data(number), inside)
+        shard = _local_shards(array.sharding, array.shape)[start]
+        return host_view(_shard_data(self.leaf, array, shard), inside)
 
     def _piece_of(self, box: Box) -> tuple[tuple[int, ...], Box]:
         """Return the start of the piece a box lies in, and the box relative to it."""
@@ -83,14 +89,16 @@ class Source:
         array = cast(jax.Array, self.array)
         piece = self.pieces.piece
         if piece == array.shape:
-            starts = {(0,) * len(piece): 0}
+            datas = {(0,) * len(piece): array.addressable_data(0)}
         else:
-            starts = _local_shards(array.sharding, array.shape)
+            shards = _local_shards(array.sharding, array.shape)
+            datas = {
+                start: _shard_data(self.leaf, array, shard)
+                for start, shard in shards.items()
+            }
         held = {
-            start: np.array(
-                host_view(array.addressable_data(number), layouts.whole(piece))
-            )
-            for start, number in starts.items()
+            start: np.array(host_view(data, layouts.whole(piece)))
+            for start, data in datas.items()
         }
         return replace(self, array=held)
 
@@ -115,16 +123,43 @@ def host_view(data: jax.Array, box: Box) -> np.ndarray[Any, Any]:
 
 
 @lru_cache(maxsize=4096)
-def _local_shards(sharding: Any, shape: tuple[int, ...]) -> dict[tuple[int, ...], int]:
-    """Return, for each local piece's start, the number of an addressable shard.
+def _local_shards(
+    sharding: Any, shape: tuple[int, ...]
+) -> dict[tuple[int, ...], Shard]:
+    """Return, for each local piece's start, an addressable shard that holds it.
 
     The map of indices iterates in the order in which `addressable_data` counts.
     """
-    starts: dict[tuple[int, ...], int] = {}
+    starts: dict[tuple[int, ...], Shard] = {}
     indices = sharding.addressable_devices_indices_map(shape)
-    for number, index in enumerate(indices.values()):
-        starts.setdefault(layouts.box_of_index(index, shape).start, number)
+    for number, (device, index) in enumerate(indices.items()):
+        start = layouts.box_of_index(index, shape).start
+        starts.setdefault(start, (number, device))
     return starts
+
+
+def _list_shards(array: jax.Array) -> None:
+    """Let JAX list an array's shards, in this thread alone.
+
+    It does so at the first look, with no lock: threads that look at the same time find
+    the list half made, or with shards twice, and would save one in another's place.
+    """
+    if not array.is_fully_replicated and array.sharding.addressable_devices:
+        with _listing:
+            array.addressable_data(0)
+
+
+def _shard_data(leaf: Leaf, array: jax.Array, shard: Shard) -> jax.Array:
+    """Return a shard, refused if threads of the caller have mixed up JAX's list."""
+    number, device = shard
+    data = array.addressable_data(number)
+    if data.devices() != {device}:
+        raise Unsupported(
+            f"expected shard {number} on {device}, found that of {data.devices()} - at "
+            f"`{leaf.path}`: several threads looked at this new array at once; make it "
+            "again, and save it before they do"
+        )
+    return data
 
 
 def describe_leaf(path: str, value: Any, mesh: MeshLayout | None) -> Source:
@@ -206,6 +241,7 @@ def _describe_jax(path: str, array: jax.Array, mesh: MeshLayout | None) -> Sourc
             f"expected a dtype that checkpoints hold, found {array.dtype} - at `{path}`"
         )
     placement, piece = _place(path, array, mesh)
+    _list_shards(array)
     leaf = Leaf(
         path,
         "jax" if impl is None else "key",
