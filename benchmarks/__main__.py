@@ -130,6 +130,8 @@ def _run_media(
             parent = options.tmpfs if name == "tmpfs" else options.disk
             folder = tempfile.TemporaryDirectory(dir=parent, prefix="ckpt-bench-")
             place = Path(stack.enter_context(folder)).resolve()
+            # No worker may still write into the folder while it is removed.
+            stack.callback(pool.stop_all)
             medium = find_medium(name, folder=place, pause=options.pause)
             media[name] = {
                 "file_system": medium.file_system,

@@ -131,5 +131,7 @@ def read_until(run: str, stop: str) -> dict[str, int]:
 def save_as_nobody(run: str, step: int, seed: int) -> None:
     """Save as a user who may write nothing here."""
     os.setgid(65534)
+    # Packages that are imported on demand may lie where only root can read.
+    save("memory://before", step, seed)
     os.setuid(65534)
     save(run, step, seed)
