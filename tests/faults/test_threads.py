@@ -12,6 +12,8 @@ import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
 import ckpt
+from ckpt._source import _shard_data
+from layouts import Leaf
 from tests.faults._trees import same_bits
 
 VALUES = np.arange(8 * 512 * 512, dtype=np.float32).reshape(8 * 512, 512)
@@ -39,8 +41,21 @@ def test_the_writers_of_a_save_never_take_the_shard_of_another(folder: Path) -> 
             ckpt.prune(folder / "run", drop=[step - 1])
 
 
+def test_a_shard_in_the_place_of_another_is_refused() -> None:
+    """Whatever JAX hands out: the save looks at the device that a shard is on."""
+    array = make_array(VALUES)
+    leaf = Leaf("w", "jax", "float32", VALUES.shape)
+    first, second = jax.devices()[:2]
+    assert _shard_data(leaf, array, (1, second)).shape == (512, 512)
+    with pytest.raises(ckpt.Unsupported, match="- at `w`: several threads"):
+        _shard_data(leaf, array, (1, first))
+
+
+@pytest.mark.skipif(
+    jax.__version_info__ >= (0, 11), reason="not seen in 500 arrays of JAX 0.12"
+)
 def test_jax_itself_hands_out_wrong_shards_to_threads() -> None:
-    """Otherwise the test above cannot fail; JAX may have mended it, then it may go."""
+    """Otherwise the first test cannot fail: it is for versions of JAX that do this."""
     values = np.arange(8, dtype=np.float32)
 
     def take(array: jax.Array, barrier: Barrier) -> bool:
@@ -51,9 +66,9 @@ def test_jax_itself_hands_out_wrong_shards_to_threads() -> None:
             return False
 
     with ThreadPoolExecutor(2) as pool:
-        for _ in range(500):
+        for _ in range(5000):
             array, barrier = make_array(values), Barrier(2)
             taken = [pool.submit(take, array, barrier) for _ in range(2)]
             if not all(one.result() for one in taken):
                 return
-    raise AssertionError("expected a wrong shard in 500 arrays, found none")
+    raise AssertionError("expected a wrong shard in 5000 arrays, found none")

@@ -99,7 +99,10 @@ def test_pieces_of_an_uneven_spec_tile_the_array_too(data: st.DataObject) -> Non
     ("mesh", "kind"),
     [
         ({"data": 4, "model": 2}, "Auto"),
-        (AbstractMesh((4, 2), ("data", "model")), "Auto"),
+        (
+            AbstractMesh((4, 2), ("data", "model"), axis_types=(AxisType.Auto,) * 2),
+            "Auto",
+        ),
         (
             AbstractMesh(
                 (4, 2), ("data", "model"), axis_types=(AxisType.Explicit,) * 2
