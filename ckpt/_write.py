@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from functools import lru_cache
 from typing import Any, TypeVar, cast
 
 import numpy as np
 
 import layouts
 from layouts import (
-    Box,
     Chunked,
     FileEntry,
     Grid,
@@ -28,6 +28,10 @@ from ._store import Store, Writer
 
 Array = np.ndarray[Any, Any]
 _BATCH_BYTES = 1 << 20
+_BATCH_CHUNKS = 256
+
+Scratch = list[Array]
+"""Buffers to gather a batch in that no thread uses now: warm pages are fast ones."""
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -43,26 +47,37 @@ def run_all(work: Callable[[T], R], items: Sequence[T], *, parallel: int) -> lis
     with ThreadPoolExecutor(min(parallel, len(items))) as pool:
         futures = [pool.submit(work, item) for item in items]
         try:
-            return [future.result() for future in futures]
+            # One wait for all: waking up for each result would take a core from them.
+            wait(futures, return_when=FIRST_EXCEPTION)
+            for future in futures:
+                if future.done():
+                    future.result()
         except BaseException:
             for future in futures:
                 future.cancel()
             raise
+    return [future.result() for future in futures]
 
 
 def write_objects(
     store: Store, plan: WritePlan, sources: Sequence[Source], *, codec: str | None
 ) -> list[ObjectPart]:
     """Write the objects of the Zarr arrays and return what the part says of them."""
+    scratch: Scratch = []
 
     def work(write: ObjectWrite) -> ObjectPart:
-        return _write_object(store, plan, write, sources[write.leaf], codec)
+        return _write_object(store, plan, write, sources[write.leaf], codec, scratch)
 
     return run_all(work, plan.objects, parallel=store.parallel)
 
 
 def _write_object(
-    store: Store, plan: WritePlan, write: ObjectWrite, source: Source, codec: str | None
+    store: Store,
+    plan: WritePlan,
+    write: ObjectWrite,
+    source: Source,
+    codec: str | None,
+    scratch: Scratch,
 ) -> ObjectPart:
     leaf = plan.leaves[write.leaf]
     kept = cast(Chunked, leaf.store)
@@ -71,72 +86,94 @@ def _write_object(
     name = f"{kept.name}/c/" + "/".join(map(str, at))
     values = source.fetch(box).view(layouts.stored_dtype(leaf.dtype))
     grid = Grid(box.shape, kept.chunk)
-    crcs = np.empty(grid.length, np.uint32)
-    lengths = np.empty(grid.length, np.int64)
     cells = tuple(o // c for o, c in zip(kept.object, kept.chunk, strict=True))
+    chunk_bytes = math.prod(kept.chunk) * leaf.itemsize
     size = None
     if codec is None:
-        chunk_bytes = math.prod(kept.chunk) * leaf.itemsize + layouts.CHECKSUM_BYTES
-        size = grid.length * chunk_bytes + 16 * math.prod(cells) + 4
+        stored = grid.length * (chunk_bytes + layouts.CHECKSUM_BYTES)
+        size = stored + 16 * math.prod(cells) + layouts.CHECKSUM_BYTES
     with store.write(name, size=size) as out:
-        chunks = _chunks(values, grid, box)
+        chunks = _chunks(values, grid)
         if codec is None:
-            _write_plain(out, chunks, crcs, lengths)
+            crcs = _write_plain(out, chunks, chunk_bytes, scratch)
+            lengths = [chunk_bytes] * grid.length
         else:
-            _write_coded(out, chunks, crcs, lengths, codec)
-        stored = lengths + layouts.CHECKSUM_BYTES
-        index = layouts.shard_index(cells, grid.counts, stored)
-        out.write([index, checksum(index).to_bytes(4, "little")])
+            crcs, lengths = _write_coded(out, chunks, codec)
+        out.write(_index(cells, grid.counts, tuple(lengths)))
         out.close()
-    return ObjectPart(write.leaf, write.object, crcs, lengths if codec else None)
+    return ObjectPart(
+        write.leaf,
+        write.object,
+        np.array(crcs, np.uint32),
+        np.array(lengths, np.int64) if codec else None,
+    )
 
 
-def _chunks(values: Array, grid: Grid, box: Box) -> Iterator[Array]:
-    """Yield an object's chunks in C order, contiguous and of full shape."""
-    for number in range(grid.length):
-        part = values[grid.box(grid.coordinates(number)).slices]
+@lru_cache(maxsize=64)
+def _index(
+    cells: tuple[int, ...], present: tuple[int, ...], lengths: tuple[int, ...]
+) -> tuple[bytes, bytes]:
+    """Return the index at an object's end, and its checksum."""
+    stored = [n + layouts.CHECKSUM_BYTES for n in lengths]
+    index = layouts.shard_index(cells, present, stored)
+    return index, checksum(index).to_bytes(4, "little")
+
+
+def _chunks(values: Array, grid: Grid) -> Iterator[Array]:
+    """Yield an object's chunks in C order, of full shape."""
+    for part in map(values.__getitem__, grid.slices()):
         if part.shape != grid.cell:
             whole = np.zeros(grid.cell, part.dtype)
-            whole[tuple(slice(0, n) for n in part.shape)] = part
+            whole[tuple([slice(0, n) for n in part.shape])] = part
             part = whole
         yield part
 
 
 def _write_plain(
-    out: Writer, chunks: Iterator[Array], crcs: Array, lengths: Array
-) -> None:
-    """Write chunks a batch at a time, gathered where they do not lie in one run."""
-    scratch: list[Array] = []
+    out: Writer, chunks: Iterator[Array], chunk_bytes: int, scratch: Scratch
+) -> list[int]:
+    """Write chunks as they are, a batch at a time, and return their checksums.
+
+    Those that do not lie in one run of memory are gathered first.
+    """
+    batch = min(max(1, _BATCH_BYTES // chunk_bytes), _BATCH_CHUNKS)
+    room = scratch.pop() if scratch else np.empty(_BATCH_BYTES, np.uint8)
+    if len(room) < chunk_bytes:
+        room = np.empty(chunk_bytes, np.uint8)
+    slots = [room[n * chunk_bytes : (n + 1) * chunk_bytes] for n in range(batch)]
+    crcs: list[int] = []
     buffers: list[Any] = []
-    held = 0
     for number, chunk in enumerate(chunks):
         if chunk.flags.c_contiguous:
-            data = chunk
+            raw = chunk.reshape(-1).view(np.uint8)
         else:
-            if len(scratch) <= len(buffers) // 2:
-                scratch.append(np.empty(chunk.shape, chunk.dtype))
-            data = scratch[len(buffers) // 2]
-            data[...] = chunk
-        raw = data.reshape(-1).view(np.uint8)
-        crcs[number] = crc = checksum(raw)
-        lengths[number] = raw.nbytes
-        buffers += [raw, crc.to_bytes(4, "little")]
-        held += raw.nbytes
-        if held >= _BATCH_BYTES:
+            raw = slots[number % batch]
+            raw.view(chunk.dtype).reshape(chunk.shape)[...] = chunk
+        crc = checksum(raw)
+        crcs.append(crc)
+        buffers += (raw.data, crc.to_bytes(4, "little"))
+        if len(buffers) == 2 * batch:
             out.write(buffers)
-            buffers, held = [], 0
+            buffers = []
     if buffers:
         out.write(buffers)
+    scratch.append(room)
+    return crcs
 
 
 def _write_coded(
-    out: Writer, chunks: Iterator[Array], crcs: Array, lengths: Array, codec: str
-) -> None:
-    for number, chunk in enumerate(chunks):
+    out: Writer, chunks: Iterator[Array], codec: str
+) -> tuple[list[int], list[int]]:
+    """Write compressed chunks; return their checksums and lengths."""
+    crcs: list[int] = []
+    lengths: list[int] = []
+    for chunk in chunks:
         data = encode_chunk(codec, chunk)
-        crcs[number] = crc = checksum(data)
-        lengths[number] = len(data)
+        crc = checksum(data)
+        crcs.append(crc)
+        lengths.append(len(data))
         out.write([data, crc.to_bytes(4, "little")])
+    return crcs, lengths
 
 
 def write_packs(

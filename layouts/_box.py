@@ -103,6 +103,19 @@ class Grid(NamedTuple):
         )
         return Box(start, shape)
 
+    def slices(self) -> Iterator[tuple[slice, ...]]:
+        """Yield the slices of every cell, clipped, in C order.
+
+        >>> [at.stop for (at,) in Grid((5,), (2,)).slices()]
+        [2, 4, 5]
+        """
+        return itertools.product(
+            *[
+                [slice(a, min(a + c, n)) for a in range(0, n, c)]
+                for n, c in zip(self.shape, self.cell, strict=True)
+            ]
+        )
+
     def coordinates(self, number: int) -> Shape:
         """Return the coordinates of the cell with this number in C order."""
         found: list[int] = []

@@ -97,3 +97,12 @@ def test_the_box_of_a_numpy_index_is_clipped_like_numpy_clips() -> None:
     box = layouts.box_of_index(index, shape)
     assert box.shape == np.empty(shape)[index].shape
     assert box.start == (0, 2, 5, 4)
+
+
+@given(grids())
+def test_the_slices_of_a_grid_are_those_of_its_cells_in_c_order(grid: Grid) -> None:
+    found = np.full(grid.shape, -1)
+    for number, at in enumerate(grid.slices()):
+        assert (found[at] == -1).all()
+        found[at] = number
+    np.testing.assert_array_equal(found, label_cells(grid.shape, grid.cell))
