@@ -82,6 +82,10 @@ class KvStore:
     def url(self) -> str:
         return f"{self.base}/{self.within}" if self.within else self.base
 
+    @property
+    def batch_bytes(self) -> int:
+        return 1 << 20
+
     def read(self, name: str, *, limit: int) -> bytes:
         # One byte too many is asked for first, so that a large object is never
         # fetched. The read itself names no range: a range of an object that is being

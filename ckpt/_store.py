@@ -87,6 +87,11 @@ class Store(Protocol):
         """How many requests at once are worth making."""
         ...
 
+    @property
+    def batch_bytes(self) -> int:
+        """How many bytes are worth writing at once."""
+        ...
+
     def read(self, name: str, *, limit: int) -> bytes:
         """Return a whole small object; LimitExceeded, unread, when it is larger."""
         ...

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from functools import lru_cache
-from typing import Any, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 
@@ -27,11 +27,8 @@ from ._source import Source
 from ._store import Store, Writer
 
 Array = np.ndarray[Any, Any]
-_BATCH_BYTES = 1 << 20
 _BATCH_CHUNKS = 256
-
-Scratch = list[Array]
-"""Buffers to gather a batch in that no thread uses now: warm pages are fast ones."""
+_PACK_BATCH_BYTES = 1 << 20
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -59,11 +56,26 @@ def run_all(work: Callable[[T], R], items: Sequence[T], *, parallel: int) -> lis
     return [future.result() for future in futures]
 
 
+class _Scratch(NamedTuple):
+    """Buffers to gather a batch in, those that none uses now: warm pages are fast."""
+
+    batch_bytes: int
+    free: list[Array]
+
+    def take(self, size: int) -> Array:
+        """Return a buffer of `size` bytes or more, for the caller to give back."""
+        try:
+            room = self.free.pop()
+        except IndexError:
+            room = np.empty(self.batch_bytes, np.uint8)
+        return room if len(room) >= size else np.empty(size, np.uint8)
+
+
 def write_objects(
     store: Store, plan: WritePlan, sources: Sequence[Source], *, codec: str | None
 ) -> list[ObjectPart]:
     """Write the objects of the Zarr arrays and return what the part says of them."""
-    scratch: Scratch = []
+    scratch = _Scratch(store.batch_bytes, [])
 
     def work(write: ObjectWrite) -> ObjectPart:
         return _write_object(store, plan, write, sources[write.leaf], codec, scratch)
@@ -77,7 +89,7 @@ def _write_object(
     write: ObjectWrite,
     source: Source,
     codec: str | None,
-    scratch: Scratch,
+    scratch: _Scratch,
 ) -> ObjectPart:
     leaf = plan.leaves[write.leaf]
     kept = cast(Chunked, leaf.store)
@@ -130,16 +142,14 @@ def _chunks(values: Array, grid: Grid) -> Iterator[Array]:
 
 
 def _write_plain(
-    out: Writer, chunks: Iterator[Array], chunk_bytes: int, scratch: Scratch
+    out: Writer, chunks: Iterator[Array], chunk_bytes: int, scratch: _Scratch
 ) -> list[int]:
     """Write chunks as they are, a batch at a time, and return their checksums.
 
     Those that do not lie in one run of memory are gathered first.
     """
-    batch = min(max(1, _BATCH_BYTES // chunk_bytes), _BATCH_CHUNKS)
-    room = scratch.pop() if scratch else np.empty(_BATCH_BYTES, np.uint8)
-    if len(room) < chunk_bytes:
-        room = np.empty(chunk_bytes, np.uint8)
+    batch = min(max(1, scratch.batch_bytes // chunk_bytes), _BATCH_CHUNKS)
+    room = scratch.take(chunk_bytes)
     slots = [room[n * chunk_bytes : (n + 1) * chunk_bytes] for n in range(batch)]
     crcs: list[int] = []
     buffers: list[Any] = []
@@ -157,7 +167,7 @@ def _write_plain(
             buffers = []
     if buffers:
         out.write(buffers)
-    scratch.append(room)
+    scratch.free.append(room)
     return crcs
 
 
@@ -216,7 +226,7 @@ def _write_rows(
         crcs[number] = checksum(data)
         buffers.append(data)
         held += len(data)
-        if held >= _BATCH_BYTES:
+        if held >= _PACK_BATCH_BYTES:
             out.write([b"".join(buffers)])
             buffers, held = [], 0
     out.write([b"".join(buffers)])
