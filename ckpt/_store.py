@@ -211,7 +211,7 @@ def view_bytes(buffer: Buffer) -> memoryview[Any]:
             )
         # The buffer protocol refuses ml_dtypes, and memoryview casts refuse zeros in
         # a shape: only flat bytes always work.
-        return memoryview(buffer.reshape(-1).view(np.uint8).data)
+        return buffer.reshape(-1).view(np.uint8).data
     return memoryview(buffer).cast("B")
 
 

@@ -105,12 +105,11 @@ def _write_object(
         stored = grid.length * (chunk_bytes + layouts.CHECKSUM_BYTES)
         size = stored + 16 * math.prod(cells) + layouts.CHECKSUM_BYTES
     with store.write(name, size=size) as out:
-        chunks = _chunks(values, grid)
         if codec is None:
-            crcs = _write_plain(out, chunks, chunk_bytes, scratch)
+            crcs = _write_plain(out, values, grid, chunk_bytes, scratch)
             lengths = [chunk_bytes] * grid.length
         else:
-            crcs, lengths = _write_coded(out, chunks, codec)
+            crcs, lengths = _write_coded(out, _chunks(values, grid), codec)
         out.write(_index(cells, grid.counts, tuple(lengths)))
         out.close()
     return ObjectPart(
@@ -142,26 +141,27 @@ def _chunks(values: Array, grid: Grid) -> Iterator[Array]:
 
 
 def _write_plain(
-    out: Writer, chunks: Iterator[Array], chunk_bytes: int, scratch: _Scratch
+    out: Writer, values: Array, grid: Grid, chunk_bytes: int, scratch: _Scratch
 ) -> list[int]:
     """Write chunks as they are, a batch at a time, and return their checksums.
 
     Those that do not lie in one run of memory are gathered first.
     """
     batch = min(max(1, scratch.batch_bytes // chunk_bytes), _BATCH_CHUNKS)
-    room = scratch.take(chunk_bytes)
+    room = scratch.take(batch * chunk_bytes)
     slots = [room[n * chunk_bytes : (n + 1) * chunk_bytes] for n in range(batch)]
+    shaped = [slot.view(values.dtype).reshape(grid.cell) for slot in slots]
     crcs: list[int] = []
     buffers: list[Any] = []
-    for number, chunk in enumerate(chunks):
+    for number, chunk in enumerate(_chunks(values, grid)):
         if chunk.flags.c_contiguous:
             raw = chunk.reshape(-1).view(np.uint8)
         else:
+            shaped[number % batch][...] = chunk
             raw = slots[number % batch]
-            raw.view(chunk.dtype).reshape(chunk.shape)[...] = chunk
         crc = checksum(raw)
         crcs.append(crc)
-        buffers += (raw.data, crc.to_bytes(4, "little"))
+        buffers += (raw, crc.to_bytes(4, "little"))
         if len(buffers) == 2 * batch:
             out.write(buffers)
             buffers = []
