@@ -72,8 +72,10 @@ def assemble_leaves(
             continue
         fills = [_fill(makings[n]) for n in group]
         fill_buffers(opened, [f for f in fills if f is not None])
-        for n, fill in zip(group, fills, strict=True):
-            made[n] = _finish(makings[n], fill)
+        made |= {
+            n: _finish(makings[n], fill) for n, fill in zip(group, fills, strict=True)
+        }
+        del fills
         if budget is not None:
             jax.block_until_ready([made[n] for n in group])
     return [made[n] for n in range(len(makings))]

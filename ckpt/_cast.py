@@ -7,6 +7,8 @@ from typing import Any, cast
 import ml_dtypes
 import numpy as np
 
+_SUB_BYTE = {"int2", "uint2", "int4", "uint4"}
+
 
 def is_lossless(source: np.dtype[Any], target: np.dtype[Any]) -> bool:
     """Tell whether every value of one dtype is a value of the other.
@@ -18,6 +20,8 @@ def is_lossless(source: np.dtype[Any], target: np.dtype[Any]) -> bool:
     """
     if source == target:
         return True
+    if target.name == "float8_e8m0fnu":
+        return False  # powers of two alone: no zero, no sign
     if source.kind == "b":
         return True
     if target.kind == "b":
@@ -44,6 +48,8 @@ def convert(values: np.ndarray[Any, Any], dtype: np.dtype[Any]) -> Any:
     if values.dtype.kind == "c" and dtype.kind != "c":
         values = values.real
     with np.errstate(all="ignore"):
+        if values.dtype != dtype and {values.dtype.name, dtype.name} <= _SUB_BYTE:
+            values = values.astype(np.int8)  # between these there is no cast
         return values.astype(dtype)
 
 

@@ -31,7 +31,9 @@ PathLike = str | os.PathLike[str]
 
 def locate(path: PathLike | None) -> Store:
     """Return the store of a path, or of $CKPT_PATH or ./checkpoints without one."""
-    return open_store(path or os.environ.get("CKPT_PATH") or DEFAULT_PATH)
+    if path is None:
+        path = os.environ.get("CKPT_PATH") or DEFAULT_PATH
+    return open_store(path)
 
 
 def is_checkpoint(store: Store) -> bool:

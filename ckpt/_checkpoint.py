@@ -290,6 +290,8 @@ def _split_index(index: Any, shape: tuple[int, ...]) -> tuple[Box, tuple[Any, ..
     sizes: list[int] = []
     rest: list[Any] = []
     for i, n in zip(given, shape, strict=True):
+        if isinstance(i, (bool, np.bool_)):
+            raise IndexError(f"expected integers and slices, found {i}")
         if isinstance(i, slice):
             picked = range(n)[cast("slice", i)]
             low = min(picked[0], picked[-1]) if picked else 0

@@ -20,7 +20,16 @@ import layouts
 from layouts import CommitRecord
 
 from ._catalog import read_record
-from ._errors import CommitUnknown, LimitExceeded, NotFound, StepExists, StoreError
+from ._errors import (
+    CommitUnknown,
+    Damaged,
+    LimitExceeded,
+    NotFound,
+    StepExists,
+    StoreError,
+    Unsupported,
+    Untrusted,
+)
 from ._store import Store
 
 _NOTE_BYTES = 4096
@@ -140,6 +149,13 @@ def _resolve(run: Store, record: CommitRecord, error: StoreError) -> bool:
             f"was committed, found the record unreadable - in {run.url}: "
             "look at steps() once the store answers again"
         ) from unreadable
+    if not committed and error.outcome == "unknown":
+        # It may still come: the data stays until `prune` finds it old.
+        raise CommitUnknown(
+            f"expected step {record.step} (commit {record.commit}) to be committed, "
+            f"found it not yet so after an error ({error}) - in {run.url}: look at "
+            "steps() once the store answers again"
+        ) from error
     if not committed:
         raise error
     if error.outcome == "unsynced":
@@ -162,9 +178,31 @@ def remove_attempt(run: Store, step: int, commit: str) -> int:
     return freed
 
 
-def remove_step(run: Store, record: CommitRecord) -> int:
-    """Remove a committed step, its record first; return the bytes freed."""
-    attempt = Attempt(record.step, record.commit, 0.0)
-    note_attempt(run, attempt)
-    run.remove(layouts.record_name(record.step))
-    return remove_attempt(run, record.step, record.commit)
+def remove_step(run: Store, step: int) -> int:
+    """Remove a committed step, its record first; return the bytes freed.
+
+    A step that was removed or overwritten meanwhile is not this call's to remove: then
+    NotFound, or the newer commit stays.
+    """
+    try:
+        record, data = read_record(run, step)
+    except (Damaged, Untrusted, Unsupported, LimitExceeded):
+        return _remove_unreadable(run, step)
+    note_attempt(run, Attempt(step, record.commit, 0.0))
+    run.remove(layouts.record_name(step), expected=data)
+    return remove_attempt(run, step, record.commit)
+
+
+def _remove_unreadable(run: Store, step: int) -> int:
+    """Remove a step whose record names no commit, and its directories without a note.
+
+    Those with a note are writers' or `prune`'s.
+    """
+    noted = {(note.step, note.commit) for note in find_notes(run)}
+    folders = {name.partition("/")[0] for name in run.list("")}
+    found = [layouts.attempt_of_directory(folder) for folder in sorted(folders)]
+    mine = [a for a in found if a is not None and a[0] == step and a not in noted]
+    for _, commit in mine:
+        note_attempt(run, Attempt(step, commit, 0.0))
+    run.remove(layouts.record_name(step))
+    return sum(remove_attempt(run, step, commit) for _, commit in mine)

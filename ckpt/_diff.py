@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 import layouts
+import pytree
 from layouts import Box, Leaf
 
 from ._catalog import Opened, PathLike, open_path
@@ -17,9 +18,10 @@ from ._checkpoint import describe, read_box
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """How one leaf differs.
+    """How one leaf or container differs.
 
-    `kind` is "added", "removed", "type", "layout" or "value". For values: `count`
+    `kind` is "added", "removed", "type", "layout" or "value" of a leaf, or "structure"
+    of a container (its type, static data, ties of its leaves). For values: `count`
     elements have other bits, `max_abs` is the largest absolute difference (NaN where
     only one side is NaN; None where the dtype has no differences).
     """
@@ -36,8 +38,8 @@ class Change:
             size = (
                 "" if self.max_abs is None else f", max |difference| {self.max_abs:.3g}"
             )
-            return f"value    `{self.path}`: {self.count:,} elements differ{size}"
-        return f"{self.kind:8} `{self.path}`: {self.left} -> {self.right}"
+            return f"value     `{self.path}`: {self.count:,} elements differ{size}"
+        return f"{self.kind:9} `{self.path}`: {self.left} -> {self.right}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +90,8 @@ def diff(
         else:
             changes += _compare(a, b, path, ours[path], theirs[path])
     common = ours.keys() & theirs.keys()
+    containers = pytree.compare_containers(a.manifest.structure, b.manifest.structure)
+    changes += [Change(path, "structure", x, y) for path, x, y in containers]
     return Diff(_name(a), _name(b), tuple(changes), len(common))
 
 

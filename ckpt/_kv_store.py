@@ -120,17 +120,16 @@ class KvStore:
         return KvWriter(self, name, size=size)
 
     def create(self, name: str, data: bytes) -> bool:
-        return self._put(name, data, generation=_no_value())
+        return self._put(name, data, _no_value())
 
     def replace(self, name: str, data: bytes, *, expected: bytes) -> bool:
-        if not self._holds(name, expected):
-            return False
-        found = self._wait(self.kv.read(self._key(name)), name)
-        if found.value != expected:
-            return False
-        return self._put(name, data, generation=found.stamp.generation)
+        generation = self._find_generation(name, expected)
+        return generation is not None and self._put(name, data, generation)
 
-    def remove(self, name: str) -> bool:
+    def remove(self, name: str, *, expected: bytes | None = None) -> bool:
+        if expected is not None:
+            generation = self._find_generation(name, expected)
+            return generation is not None and self._put(name, None, generation)
         with contextlib.suppress(PastEnd):
             if self._wait(self._ask(name, _FAR), name).state == "missing":
                 return False
@@ -201,15 +200,23 @@ class KvStore:
             raise self._absent(name)
         return found.value
 
-    def _put(self, name: str, data: bytes, *, generation: bytes) -> bool:
+    def _find_generation(self, name: str, expected: bytes) -> bytes | None:
+        """Return the generation of an object that equals `expected`."""
+        if not self._holds(name, expected):
+            return None
+        found = self._wait(self.kv.read(self._key(name)), name)
+        return found.stamp.generation if found.value == expected else None
+
+    def _put(self, name: str, data: bytes | None, generation: bytes) -> bool:
+        """Write, or remove without `data`, if the object is of this generation."""
         sent = self.kv.write(self._key(name), data, if_equal=generation)
-        stamp = self._wait(sent, name, size=len(data), outcome="unknown")
+        stamp = self._wait(sent, name, size=len(data or b""), outcome="unknown")
         if stamp.generation:
             return True
         # No generation: the condition did not hold. Either somebody was first, or
         # TensorStore sent this twice, as the first answer got lost, and met itself.
         try:
-            return self._holds(name, data)
+            return data is not None and self._holds(name, data)
         except StoreError as error:
             raise StoreError(str(error), outcome="unknown") from error
 

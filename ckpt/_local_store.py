@@ -48,7 +48,15 @@ _ADVICE = {
     errno.ENOENT: "Make its folder first.",
     errno.EMFILE: "Raise the limit on open files (ulimit -n).",
 }
-
+_REFUSALS = {
+    errno.ENOSPC,
+    errno.EDQUOT,
+    errno.EACCES,
+    errno.EPERM,
+    errno.EROFS,
+    errno.EMLINK,
+}
+"""After these a name was surely not made or moved."""
 
 _DOUBTS = {
     "unknown": "Whether it was done is not known.",
@@ -148,7 +156,7 @@ class LocalStore:
                     self._sync(at)
                 return created
         except OSError as error:
-            raise self._explain(error, name, outcome=outcome) from error
+            raise self._explain(error, name, outcome=_settle(outcome, error)) from error
 
     def replace(self, name: str, data: bytes, *, expected: bytes) -> bool:
         check_name(name)
@@ -175,13 +183,15 @@ class LocalStore:
                 self._sync(at)
                 return True
         except OSError as error:
-            raise self._explain(error, name, outcome=outcome) from error
+            raise self._explain(error, name, outcome=_settle(outcome, error)) from error
 
-    def remove(self, name: str) -> bool:
+    def remove(self, name: str, *, expected: bytes | None = None) -> bool:
         check_name(name)
         outcome: Outcome = "failed"
         try:
             with self._entered(name) as (at, leaf), place.lock_folder(at):
+                if expected is not None and not self._equals(name, expected):
+                    return False
                 outcome, removed = "unknown", True
                 try:
                     place.unlink(at, leaf)
@@ -394,3 +404,9 @@ class LocalStore:
             f"{self.url}. {advice}".rstrip(),
             outcome=outcome,
         )
+
+
+def _settle(outcome: Outcome, error: OSError) -> Outcome:
+    """Return what came of one link or rename that raised."""
+    refused = outcome == "unknown" and error.errno in _REFUSALS
+    return "failed" if refused else outcome

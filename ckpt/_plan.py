@@ -12,7 +12,7 @@ import layouts
 from layouts import Box, Leaf, Manifest
 
 from ._catalog import PathLike, open_path
-from ._restore import resolve
+from ._restore import check_options, resolve
 from ._target import Specs, Target, Wishes
 
 _SHOWN = 10
@@ -107,10 +107,11 @@ def plan(
     """
     if processes is not None and processes < 1:
         raise ValueError(f"expected at least one process, found {processes}")
+    check_options(cast, missing, extra, like, rename)
+    laid = None if mesh is None else layouts.mesh_layout(mesh)
     opened = open_path(path, step)
     wishes = Wishes(mesh, like, specs, cast, strict)
     wanted = resolve(opened.manifest, wishes, select, rename, missing, extra)
-    laid = None if mesh is None else layouts.mesh_layout(mesh)
     count = processes or _process_count(mesh)
     if laid is not None and laid.size % count:
         raise ValueError(

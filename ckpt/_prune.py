@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from ._catalog import PathLike, committed_steps, locate, open_step, read_record
+from ._catalog import PathLike, committed_steps, locate, open_step
 from ._checkpoint import Checkpoint
 from ._commit import (
     find_notes,
@@ -28,7 +29,8 @@ class Keep:
     """Which steps to keep: the newest `last`, each multiple of `every`, the best ones.
 
     `best` is (metric, "min" or "max", how many); a step without that metric, or with
-    NaN, is never among the best. The newest step is always kept.
+    NaN, is never among the best, but while no step has it (misspelt?) all are kept.
+    The newest step is always kept.
 
     >>> Keep(last=2, every=100).last
     2
@@ -80,6 +82,8 @@ def choose_kept(
         _, mode, count = keep.best
         sign = 1 if mode == "min" else -1
         scored = [(m, s) for s in ordered if (m := metric(s)) is not None]
+        if not scored:
+            return set(ordered)
         ranked = sorted((sign * m, -s) for m, s in scored if not math.isnan(m))
         kept |= {-s for _, s in ranked[:count]}
     return kept
@@ -118,7 +122,12 @@ def prune(
     if keep is not None and known:
         rest = [s for s in known if s not in doomed]
         doomed |= set(rest) - choose_kept(rest, keep, _metric_of(run, keep))
-    removed = [_remove(run, step) for step in sorted(doomed)]
+    removed: list[Removed] = []
+    for step in sorted(doomed):
+        # Another process may prune as well.
+        with contextlib.suppress(NotFound):
+            freed = remove_step(run, step)
+            removed.append(Removed(step, orphan=False, bytes=freed))
     notes = find_notes(run)
     now = clock()
     for note in notes:
@@ -133,11 +142,6 @@ def prune(
     return removed
 
 
-def _remove(run: Store, step: int) -> Removed:
-    record, _ = read_record(run, step)
-    return Removed(step, orphan=False, bytes=remove_step(run, record))
-
-
 def _metric_of(run: Store, keep: Keep) -> Callable[[int], float | None]:
     name = keep.best[0] if keep.best else ""
 
@@ -148,6 +152,9 @@ def _metric_of(run: Store, keep: Keep) -> Callable[[int], float | None]:
             return None
         if isinstance(found, bool) or not isinstance(found, (int, float)):
             return None
-        return float(found)
+        try:
+            return float(found)
+        except OverflowError:
+            return math.inf if found > 0 else -math.inf
 
     return metric

@@ -80,7 +80,10 @@ def fill_buffers(opened: Opened, fills: Sequence[Fill]) -> None:
 
     run_all(read_one, objects, parallel=opened.store.parallel)
     for writer, cells in packed.items():
-        wanted = {(cell.leaf, cell.cell): (fill, cell) for fill, cell in cells}
+        # Tied paths may want one leaf in several ways.
+        wanted: Wanted = {}
+        for fill, cell in cells:
+            wanted.setdefault((cell.leaf, cell.cell), []).append((fill, cell))
         _read_packed(opened, writer, wanted)
 
 
@@ -213,7 +216,8 @@ def _read_coded(
         yield number, data, stored, decode
 
 
-Wanted = dict[tuple[int, int], tuple[Fill, CellRead]]
+Wanted = dict[tuple[int, int], list[tuple[Fill, CellRead]]]
+"""The fills that want a piece, by (leaf, piece)."""
 
 
 def _read_packed(opened: Opened, writer: int, wanted: Wanted) -> None:
@@ -274,12 +278,13 @@ def _read_rows(
         if checksum(raw) != crc:
             box = leaf.cells.box(leaf.cells.coordinates(row.piece))
             raise damaged(opened, leaf, name, "its piece changed", box)
-        fill, cell = wanted[row.leaf, row.piece]
         stored = raw.view(layouts.stored_dtype(leaf.dtype)) if row.length else raw
         box = leaf.cells.box(leaf.cells.coordinates(row.piece))
         values = stored.reshape(box.shape)
-        for target in cell.targets:
-            if fill.read.targets[target] == box:
-                fill.buffers[target][...] = values
-            else:
-                scatter(box, values, fill.read.targets[target], fill.buffers[target])
+        for fill, cell in wanted[row.leaf, row.piece]:
+            for target in cell.targets:
+                goal, buffer = fill.read.targets[target], fill.buffers[target]
+                if goal == box:
+                    buffer[...] = values
+                else:
+                    scatter(box, values, goal, buffer)

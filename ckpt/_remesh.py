@@ -10,15 +10,15 @@ from jax.sharding import NamedSharding
 import layouts
 import pytree
 
-from ._target import make_sharding, require_devices
+from ._target import make_sharding, require_devices, warn_changed
 
 
 def remesh(tree: Any, mesh: Any, *, strict: bool = False) -> Any:
     """Return the tree with its jax arrays laid on `mesh`, without disk or host files.
 
     Each array keeps its spec, re-laid: an axis the mesh lacks or that does not divide
-    is dropped (`strict=True`: a ValueError); arrays without a mesh are replicated.
-    Other leaves, types and structure stay as they are, values bit for bit.
+    is dropped, with a warning (`strict=True`: a ValueError); arrays without a mesh are
+    replicated. Other leaves, types and structure stay as they are, values bit for bit.
 
     >>> import jax, jax.numpy as jnp, ckpt
     >>> mesh = jax.make_mesh((1,), ("data",))
@@ -29,14 +29,17 @@ def remesh(tree: Any, mesh: Any, *, strict: bool = False) -> Any:
     leaves, structure = pytree.flatten(tree)
     laid = layouts.mesh_layout(mesh)
     moved = {p: x for p, x in leaves.items() if isinstance(x, jax.Array)}
-    shardings = [_sharding(p, x, mesh, laid, strict=strict) for p, x in moved.items()]
+    found = {p: _sharding(p, x, mesh, laid, strict=strict) for p, x in moved.items()}
+    changed = [f"`{p}`: {'; '.join(notes)}" for p, (_, notes) in found.items() if notes]
+    warn_changed(changed, stacklevel=2)
+    shardings = [sharding for sharding, _ in found.values()]
     arrays = jax.device_put(list(moved.values()), shardings)
     return pytree.unflatten(structure, leaves | dict(zip(moved, arrays, strict=True)))
 
 
 def _sharding(
     path: str, array: jax.Array, mesh: Any, laid: layouts.MeshLayout, *, strict: bool
-) -> NamedSharding:
+) -> tuple[NamedSharding, tuple[str, ...]]:
     rank = array.ndim
     spec: layouts.Spec = ((),) * rank
     if isinstance(array.sharding, NamedSharding):
@@ -47,4 +50,5 @@ def _sharding(
             f"expected {layouts.format_spec(spec)} to fit {laid}, found: "
             f"{'; '.join(found.dropped)} - at `{path}`"
         )
-    return make_sharding(mesh, found.spec, array.sharding.memory_kind)[0]
+    sharding, notes = make_sharding(mesh, found.spec, array.sharding.memory_kind)
+    return sharding, (*found.dropped, *notes)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +13,7 @@ from ._assemble import assemble_leaves
 from ._catalog import Opened, PathLike, open_path
 from ._errors import Damaged, StructureMismatch
 from ._save import check_budget
-from ._target import Specs, Target, Wishes, choose_target, require_devices
+from ._target import Specs, Target, Wishes, choose_target, require_devices, warn_changed
 
 _SHOWN = 20
 
@@ -52,14 +51,15 @@ def restore(
     >>> ckpt.restore("memory://doc-restore")
     {'w': array([0., 1., 2.], dtype=float32)}
     """
-    _check_options(cast, missing, extra, like, rename)
+    check_options(cast, missing, extra, like, rename)
     check_budget(max_host_bytes)
     require_devices(mesh)
     opened = open_path(path, step)
     _check_digest(opened, expect)
     wishes = Wishes(mesh, like, specs, cast, strict)
     wanted = resolve(opened.manifest, wishes, select, rename, missing, extra)
-    _warn(wanted.targets)
+    changed = [f"`{t.path}`: {'; '.join(t.notes)}" for t in wanted.targets if t.notes]
+    warn_changed(changed, stacklevel=2)
     made = assemble_leaves(opened, wanted.targets, max_host_bytes=max_host_bytes)
     leaves = wanted.kept | {path: made[n] for path, n in wanted.places.items()}
     return pytree.unflatten(wanted.structure, leaves)
@@ -79,9 +79,10 @@ class Wanted:
     kept: dict[str, Any]
 
 
-def _check_options(
+def check_options(
     cast: bool | str, missing: str, extra: str, like: Any, rename: Any
 ) -> None:
+    """Refuse options that mean nothing, alone or together."""
     if cast not in (False, True, "lossy"):
         raise ValueError(f'expected cast to be a bool or "lossy", found {cast!r}')
     if missing not in ("error", "keep"):
@@ -192,17 +193,3 @@ def _raise_all(wrong: Sequence[str], manifest: Manifest, *, hint: str = "") -> N
         f"expected step {manifest.step} to match, found {len(wrong)} differences"
         f"{hint}:\n  " + "\n  ".join(lines)
     )
-
-
-def _warn(targets: Iterable[Target]) -> None:
-    """Say which specs did not fit, once for all leaves."""
-    found = [f"`{t.path}`: {'; '.join(t.notes)}" for t in targets if t.notes]
-    if found:
-        shown = "\n  ".join(found[:_SHOWN])
-        more = f"\n  (+{len(found) - _SHOWN} more)" if len(found) > _SHOWN else ""
-        warnings.warn(
-            "some saved layouts do not fit the mesh and were changed "
-            f"(strict=True refuses):\n  {shown}{more}",
-            UserWarning,
-            stacklevel=3,
-        )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -24,7 +25,6 @@ from ._catalog import (
     committed_steps,
     is_checkpoint,
     locate,
-    raise_layout_error,
     read_record,
 )
 from ._checkpoint import Checkpoint
@@ -37,10 +37,19 @@ from ._commit import (
     note_attempt,
     remove_attempt,
 )
-from ._errors import CommitUnknown, NotFound, StepExists, StoreError, Unsupported
+from ._errors import (
+    CkptError,
+    CommitUnknown,
+    LimitExceeded,
+    NotFound,
+    StepExists,
+    Unsupported,
+)
 from ._source import Source, describe_leaf
 from ._store import Store
 from ._write import write_files, write_objects, write_packs
+
+_METRIC_BITS = 8192
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +83,9 @@ def save(
     `mesh` lays out only leaves that have no mesh of their own (replicated); it may be
     None. `path` is a run: $CKPT_PATH or ./checkpoints by default; `step` is the newest
     step + 1 by default. `codec` is None, "zstd", "gzip" or "blosc"; `max_host_bytes`
-    bounds the host memory used beyond the data itself. If this raises, readers see the
-    run as it was before; what was written is removed, or is an orphan for `prune`.
+    bounds the host memory used beyond the data itself. If this raises anything but
+    CommitUnknown, readers see the run as it was before (an interrupt may come just
+    after the commit); what was written is removed, or is an orphan for `prune`.
 
     Raises StepExists, Unsupported (naming the leaf), StoreError, CommitUnknown;
     ValueError or TypeError for wrong arguments, before any I/O.
@@ -86,6 +96,7 @@ def save(
     (7, [7])
     """
     options = _check(step, metrics, overwrite, codec, max_host_bytes)
+    _refuse_swapped(state, path)
     snapshot = _describe(state, mesh)
     return _save(snapshot, locate(path), options)
 
@@ -107,6 +118,7 @@ def save_async(
     result is the Checkpoint, or raises what `save` would have raised.
     """
     options = _check(step, metrics, overwrite, codec, max_host_bytes)
+    _refuse_swapped(state, path)
     snapshot = _describe(state, mesh)
     held = _Snapshot(snapshot.structure, tuple(s.hold() for s in snapshot.sources))
     store = locate(path)
@@ -115,6 +127,15 @@ def save_async(
         return pool.submit(_save, held, store, options)
     finally:
         pool.shutdown(wait=False)
+
+
+def _refuse_swapped(state: Any, path: PathLike | None) -> None:
+    """Refuse save(path, state), which would save the text of the path."""
+    if path is None and isinstance(state, (str, os.PathLike)):
+        raise TypeError(
+            f"expected save(state, mesh, path), found {state!r:.80} as state and no "
+            "path: pass the tree first"
+        )
 
 
 def _check(
@@ -159,6 +180,7 @@ def _plain_metrics(metrics: Mapping[str, Any]) -> dict[str, Any]:
         _check_text(name, "")
         try:
             number = value.item() if hasattr(value, "item") else value
+            _check_size(name, number)
             exact = isinstance(number, int)
             plain[name] = number if exact else _plain_float(float(number))
         except (TypeError, ValueError):
@@ -167,6 +189,15 @@ def _plain_metrics(metrics: Mapping[str, Any]) -> dict[str, Any]:
                 f"found {type(value).__name__}"
             ) from None
     return plain
+
+
+def _check_size(name: str, number: Any) -> None:
+    """Refuse an integer that no reader would parse."""
+    if isinstance(number, int) and number.bit_length() > _METRIC_BITS:
+        raise LimitExceeded(
+            f"expected at most {_METRIC_BITS} bits, found {number.bit_length()} - in "
+            f"metric {name!a:.80}"
+        )
 
 
 def _check_text(name: str, value: Any) -> None:
@@ -208,7 +239,7 @@ def plan_save(sources: Sequence[Source], limits: WriteLimits) -> WritePlan:
         for s in sources
     ]
     leaves = layouts.assign_writers(laid, [s.pieces for s in sources])
-    return layouts.plan_write(leaves, jax.process_index())
+    return layouts.plan_write(leaves, jax.process_index(), pack_bytes=limits.pack_bytes)
 
 
 def _save(
@@ -247,19 +278,17 @@ def _save(
             if not is_committed(run, step, attempt.commit):
                 remove_attempt(run, step, attempt.commit)
         if isinstance(error, layouts.LayoutError):
-            raise_layout_error(error, f"what step {step} would be in {run.url}")
+            where = f"what step {step} would be in {run.url}"
+            if isinstance(error, layouts.TooLarge):
+                raise LimitExceeded(f"{error} - in {where}") from error
+            raise Unsupported(f"{error} - in {where}") from error
         raise
     # The save is done and cannot fail any more; `prune` finds what stays behind.
-    with contextlib.suppress(StoreError):
+    with contextlib.suppress(CkptError):
         forget_attempt(run, step, attempt.commit)
         if replaced:
-            remove_attempt_of(run, replaced[0])
+            remove_attempt(run, step, replaced[0].commit)
     return Checkpoint(opened)
-
-
-def remove_attempt_of(run: Store, record: CommitRecord) -> None:
-    """Remove the data of a record that another one has replaced."""
-    remove_attempt(run, record.step, record.commit)
 
 
 def _replaced(
@@ -289,7 +318,13 @@ def _write_attempt(
     store = run.child(attempt.directory)
     folders = _folders(plan)
     store.make_folders(folders)
-    objects = write_objects(store, plan, snapshot.sources, codec=options.codec)
+    objects = write_objects(
+        store,
+        plan,
+        snapshot.sources,
+        codec=options.codec,
+        max_host_bytes=options.max_host_bytes,
+    )
     crcs, sizes = write_packs(store, plan, snapshot.sources)
     draft = Manifest(
         attempt.step,
@@ -319,6 +354,8 @@ def _write_attempt(
         draft.meta,
     )
     encoded = manifest.encode()
+    # Whatever a reader would refuse is refused before it is committed.
+    layouts.parse_manifest(encoded)
     _write_whole(store, "manifest.json", encoded)
     store.sync_folders([*folders, ""])
     found = layouts.digest(encoded)

@@ -181,7 +181,9 @@ def describe_leaf(path: str, value: Any, mesh: MeshLayout | None) -> Source:
     if kind is None:
         raise Unsupported(
             f"expected an array or a Python scalar, str or bytes, found "
-            f"{type(value).__module__}.{type(value).__qualname__} - at `{path}`"
+            f"{type(value).__module__}.{type(value).__qualname__} - at `{path}`: "
+            "if it is a container, register it (jax.tree_util.register_dataclass, "
+            "pytree.register); if not, keep it out of the tree"
         )
     return _describe_plain(path, kind, value)
 

@@ -119,8 +119,8 @@ class Store(Protocol):
         """Replace a small object whole and durably if it equals `expected`."""
         ...
 
-    def remove(self, name: str) -> bool:
-        """Remove one object durably; False when it is absent."""
+    def remove(self, name: str, *, expected: bytes | None = None) -> bool:
+        """Remove one object durably, only if it is `expected`; False when it is not."""
         ...
 
     def remove_tree(self, prefix: str) -> int:

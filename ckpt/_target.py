@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, cast
@@ -28,6 +29,7 @@ from ._errors import StructureMismatch, Unsupported
 SpecRule = Callable[[str, tuple[int, ...], PartitionSpec], Any]
 Specs = SpecRule | Mapping[str, Any]
 
+_SHOWN = 20
 _SCALARS = {"int": int, "float": float, "bool": bool, "complex": complex}
 
 
@@ -220,7 +222,8 @@ def _place(target: Target, leaf: Leaf, wishes: Wishes, like: Any) -> Target:
         if wishes.mesh is not None and sharding.mesh != wishes.mesh:
             raise ValueError(
                 f"expected like= on the mesh given, found `{target.path}` on "
-                f"{layouts.mesh_layout(sharding.mesh)}: give one mesh"
+                f"{layouts.mesh_layout(sharding.mesh)}: leave out one of them, or "
+                "pass like=jax.eval_shape(lambda tree: tree, like)"
             )
         spec = layouts.spec_of(sharding.spec, rank)
         laid = layouts.mesh_layout(sharding.mesh), spec
@@ -280,7 +283,19 @@ def _chosen_spec(path: str, leaf: Leaf, saved: Spec, specs: Specs | None) -> Any
     return specs(path, shape, partition_spec(saved[: len(shape)]))
 
 
-@lru_cache(maxsize=4096)
+def warn_changed(found: Sequence[str], *, stacklevel: int) -> None:
+    """Say which specs did not fit a mesh, once for all leaves."""
+    if found:
+        shown = "\n  ".join(found[:_SHOWN])
+        more = f"\n  (+{len(found) - _SHOWN} more)" if len(found) > _SHOWN else ""
+        warnings.warn(
+            "some layouts do not fit the mesh and were changed "
+            f"(strict=True refuses):\n  {shown}{more}",
+            UserWarning,
+            stacklevel=stacklevel + 1,
+        )
+
+
 def _read_spec(path: str, chosen: Any, rank: int) -> Spec:
     """Return the caller's spec for a leaf; ValueError or TypeError if it is none."""
     if not isinstance(chosen, (PartitionSpec, tuple)):
@@ -288,7 +303,12 @@ def _read_spec(path: str, chosen: Any, rank: int) -> Spec:
             f"expected PartitionSpecs in specs=, found {_type_name(chosen)} "
             f"for `{path}`"
         )
-    given: tuple[Any, ...] = tuple(cast("Any", chosen))
+    return _read_entries(path, cast("Any", chosen), rank)
+
+
+@lru_cache(maxsize=4096)
+def _read_entries(path: str, chosen: Any, rank: int) -> Spec:
+    given: tuple[Any, ...] = tuple(chosen)
     spec = layouts.spec_of(given, rank)
     axes = [axis for entry in spec for axis in entry]
     if len(given) > rank or len(set(axes)) < len(axes):

@@ -11,7 +11,14 @@ import numpy as np
 import layouts
 from layouts import Box, Chunked, FileEntry, Leaf, ObjectPart, PackRow
 
-from ._catalog import Opened, PathLike, committed_steps, locate, open_path
+from ._catalog import (
+    Opened,
+    PathLike,
+    committed_steps,
+    locate,
+    open_path,
+    raise_if_removed,
+)
 from ._commit import find_attempts
 from ._crc import checksum
 from ._errors import CkptError, Damaged, NotFound, StoreError
@@ -38,7 +45,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What verify found; `ok` when nothing is damaged or missing.
+    """What verify found; `ok` when a step is there, whole and undamaged.
 
     `orphans` are objects and attempts that no committed step names; they harm nothing.
     """
@@ -54,17 +61,21 @@ class Report:
     @property
     def ok(self) -> bool:
         """Whether every byte is there and is the one that was saved."""
-        return not (self.damaged or self.missing)
+        return self.step >= 0 and not (self.damaged or self.missing)
 
     def __bool__(self) -> bool:
         return self.ok
 
     def __str__(self) -> str:
         verdict = "ok" if self.ok else "NOT ok"
-        lines = [
-            f"step {self.step} is {verdict}: {self.objects} objects, "
-            f"{self.bytes:,} bytes checked in {self.url}"
-        ]
+        lines = (
+            [f"no step is committed in {self.url}"]
+            if self.step < 0
+            else [
+                f"step {self.step} is {verdict}: {self.objects} objects, "
+                f"{self.bytes:,} bytes checked in {self.url}"
+            ]
+        )
         lines += [f"  damaged {p}" for p in self.damaged]
         lines += [f"  missing {p}" for p in self.missing]
         lines += [f"  orphan  {name}" for name in self.orphans]
@@ -86,8 +97,9 @@ def verify(path: PathLike | None = None, *, step: int | None = None) -> Report:
     """Read every byte of a checkpoint and report all that is damaged or missing.
 
     Also lists orphans: objects in the checkpoint's directory that it does not name,
-    and attempts in the run that never committed. NotFound, Damaged or Untrusted if
-    there is no manifest to check by.
+    and attempts in the run that never committed; a run that has nothing else gives a
+    report of step -1, which is not ok. NotFound, Damaged or Untrusted if there is no
+    manifest to check by.
 
     >>> import jax.numpy as jnp, ckpt
     >>> done = ckpt.save({"w": jnp.ones(4)}, None, "memory://doc-verify")
@@ -121,12 +133,18 @@ def verify_opened(opened: Opened) -> Report:
             (missing if absent else damaged).append(Problem(name, str(error)))
     named |= {check.name for check in checks}
     found = run_all(_problem, checks, parallel=opened.store.parallel)
+    if all(isinstance(error, StoreError) for error in found):
+        # Not this or that object cannot be read, but the store.
+        for error in found:
+            raise cast(StoreError, error)
     for check, error in zip(checks, found, strict=True):
         if error is not None:
             leaf = None if check.leaf is None else check.leaf.path
             problem = Problem(check.name, _reason(error), leaf, check.box)
             absent = opened.store.size(check.name) is None
             (missing if absent else damaged).append(problem)
+    if damaged or missing:
+        raise_if_removed(opened)
     orphans = tuple(n for n in opened.store.list("") if n not in named)
     if opened.run is not None:
         orphans += tuple(a.directory for a in find_attempts(opened.run))
@@ -149,8 +167,6 @@ def _reason(error: CkptError) -> str:
 def _problem(check: _Check) -> CkptError | None:
     try:
         check.work()
-    except StoreError:
-        raise
     except CkptError as error:
         return error
     return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from functools import lru_cache
 from typing import Any, NamedTuple, TypeVar, cast
 
@@ -23,6 +23,7 @@ from layouts import (
 
 from ._codec import encode_chunk
 from ._crc import checksum
+from ._errors import Unsupported
 from ._source import Source
 from ._store import Store, Writer
 
@@ -42,7 +43,16 @@ def run_all(work: Callable[[T], R], items: Sequence[T], *, parallel: int) -> lis
     if len(items) <= 1 or parallel == 1:
         return [work(item) for item in items]
     with ThreadPoolExecutor(min(parallel, len(items))) as pool:
-        futures = [pool.submit(work, item) for item in items]
+        futures: list[Future[R]] = []
+        try:
+            for item in items:
+                futures.append(pool.submit(work, item))
+        except RuntimeError:
+            # The interpreter is exiting and takes no more work: this thread, which it
+            # waits for, does the rest.
+            rest = [work(item) for item in items[len(futures) :]]
+        else:
+            rest = []
         try:
             # One wait for all: waking up for each result would take a core from them.
             wait(futures, return_when=FIRST_EXCEPTION)
@@ -53,7 +63,7 @@ def run_all(work: Callable[[T], R], items: Sequence[T], *, parallel: int) -> lis
             for future in futures:
                 future.cancel()
             raise
-    return [future.result() for future in futures]
+    return [future.result() for future in futures] + rest
 
 
 class _Scratch(NamedTuple):
@@ -72,15 +82,25 @@ class _Scratch(NamedTuple):
 
 
 def write_objects(
-    store: Store, plan: WritePlan, sources: Sequence[Source], *, codec: str | None
+    store: Store,
+    plan: WritePlan,
+    sources: Sequence[Source],
+    *,
+    codec: str | None,
+    max_host_bytes: int | None,
 ) -> list[ObjectPart]:
     """Write the objects of the Zarr arrays and return what the part says of them."""
-    scratch = _Scratch(store.batch_bytes, [])
+    batch_bytes, parallel = store.batch_bytes, store.parallel
+    if max_host_bytes is not None:
+        # An object, at most a quarter of the budget, may be held whole and sent.
+        parallel = min(parallel, 2)
+        batch_bytes = min(batch_bytes, max_host_bytes // 4)
+    scratch = _Scratch(batch_bytes, [])
 
     def work(write: ObjectWrite) -> ObjectPart:
         return _write_object(store, plan, write, sources[write.leaf], codec, scratch)
 
-    return run_all(work, plan.objects, parallel=store.parallel)
+    return run_all(work, plan.objects, parallel=parallel)
 
 
 def _write_object(
@@ -97,6 +117,11 @@ def _write_object(
     box = leaf.cells.box(at)
     name = f"{kept.name}/c/" + "/".join(map(str, at))
     values = source.fetch(box).view(layouts.stored_dtype(leaf.dtype))
+    if codec and leaf.dtype == "bool" and values.view(np.uint8).max(initial=0) > 1:
+        raise Unsupported(
+            "expected booleans of 0 and 1 with codec=, found other bytes - at "
+            f"`{leaf.path}`: save it as `array.view('uint8')` or without codec="
+        )
     grid = Grid(box.shape, kept.chunk)
     cells = tuple(o // c for o, c in zip(kept.object, kept.chunk, strict=True))
     chunk_bytes = math.prod(kept.chunk) * leaf.itemsize

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, SupportsIndex
 
 import numpy as np
 
@@ -52,8 +52,13 @@ def mesh_layout(mesh: Any) -> MeshLayout:
     if isinstance(mesh, MeshLayout):
         return mesh
     if isinstance(mesh, Mapping):
-        axes = tuple((str(k), int(v)) for k, v in mesh.items())  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+        sizes: dict[Any, Any] = dict(mesh)  # pyright: ignore[reportUnknownArgumentType]
+        if not all(isinstance(size, SupportsIndex) for size in sizes.values()):
+            raise TypeError(f"expected {{axis: size}} as mesh, found {sizes!r:.80}")
+        axes = tuple((str(name), int(size)) for name, size in sizes.items())
         types = ("Auto",) * len(axes)
+        if any(size < 1 for _, size in axes):
+            raise ValueError(f"expected axes of at least 1 position, found {mesh!r}")
     elif not (hasattr(mesh, "axis_types") and hasattr(mesh, "shape")):
         raise TypeError(
             f"expected a Mesh, an AbstractMesh or {{axis: size}} as mesh, found "

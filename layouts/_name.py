@@ -1,7 +1,7 @@
 """The names under which leaves are stored: safe, short and unique everywhere.
 
 A name is the path text (already percent-escaped, so without "~") with quotes escaped
-too. What is long, reserved by Zarr, or equal but for case to another is shortened and
+too. What is long, reserved by Zarr, or equal to another's, case aside, is shortened and
 given a hash behind "~"; the path itself stands in the manifest and the attributes.
 """
 
@@ -33,15 +33,17 @@ def assign_names(paths: Iterable[str]) -> dict[str, str]:
 
 def _name(path: str, taken: dict[str, str]) -> str:
     name = ""
-    for segment in path.replace("'", "%27").split("/"):
-        plain = segment or "~root"
+    parent = None
+    for segment in path.split("/"):
+        origin = segment if parent is None else f"{parent}/{segment}"
+        plain = segment.replace("'", "%27") or "~root"
         if len(plain) > _SEGMENT_LENGTH or _is_reserved(plain):
             plain = f"{plain[:60]}~{_hash(segment)}"
         prefix = f"{name}/{plain}" if name else plain
-        if taken.setdefault(prefix.casefold(), prefix) != prefix:
-            prefix = f"{prefix}~{_hash(prefix)}"
-            taken.setdefault(prefix.casefold(), prefix)
-        name = prefix
+        if taken.setdefault(prefix.casefold(), origin) != origin:
+            prefix = f"{prefix}~{_hash(origin)}"
+            taken.setdefault(prefix.casefold(), origin)
+        name, parent = prefix, origin
     return name if len(name) <= _NAME_LENGTH else f"{name[:60]}~{_hash(path)}"
 
 

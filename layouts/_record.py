@@ -14,6 +14,7 @@ RECORD = "ckpt-commit"
 _FIELDS = {"step", "commit", "directory", "manifest"}
 _COMMIT = re.compile(r"[0-9a-f]{8,64}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
+_END = 1 << 63
 _RECORD_NAME = re.compile(r"(0|[1-9][0-9]{0,18})\.json")
 _ATTEMPT_NAME = re.compile(r"(0|[1-9][0-9]{0,18})-([0-9a-f]{8,64})\.attempt")
 
@@ -83,6 +84,15 @@ def attempt_directory(step: int, commit: str) -> str:
     return f"{step}-{commit}"
 
 
+def attempt_of_directory(name: str) -> tuple[int, str] | None:
+    """Return (step, commit) of an attempt's directory, or None if it is none.
+
+    >>> attempt_of_directory("12-0123456789abcdef")
+    (12, '0123456789abcdef')
+    """
+    return attempt_of_name(f"{name}.attempt")
+
+
 def record_name(step: int) -> str:
     """Return the name of a step's commit record, relative to the run."""
     return f"steps/{step}.json"
@@ -100,10 +110,11 @@ def step_of_record(name: str) -> int | None:
     (12, None)
     """
     found = _RECORD_NAME.fullmatch(name.removeprefix("steps/"))
-    return int(found[1]) if found else None
+    step = int(found[1]) if found else _END
+    return step if step < _END else None
 
 
 def attempt_of_name(name: str) -> tuple[int, str] | None:
     """Return (step, commit) of an attempt's note, or None if it is no such name."""
     found = _ATTEMPT_NAME.fullmatch(name.removeprefix("steps/"))
-    return (int(found[1]), found[2]) if found else None
+    return (int(found[1]), found[2]) if found and int(found[1]) < _END else None

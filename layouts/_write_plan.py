@@ -8,7 +8,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from ._box import Grid, Shape
-from ._cut import CHUNK_BYTES, OBJECT_BYTES, PACK_PIECE_BYTES, cut_chunk, cut_object
+from ._cut import (
+    CHUNK_BYTES,
+    OBJECT_BYTES,
+    PACK_BYTES,
+    PACK_PIECE_BYTES,
+    cut_chunk,
+    cut_object,
+)
 from ._leaf import Chunked, Leaf, Packed
 from ._pack import PackRow, pack_rows, written_cells
 
@@ -33,6 +40,7 @@ class WriteLimits:
 
     object_bytes: int = OBJECT_BYTES
     chunk_bytes: int = CHUNK_BYTES
+    pack_bytes: int = PACK_BYTES
 
     @staticmethod
     def within(max_host_bytes: int | None) -> WriteLimits:
@@ -40,7 +48,9 @@ class WriteLimits:
         if max_host_bytes is None:
             return WriteLimits()
         least = max(max_host_bytes // 4, 1 << 16)
-        return WriteLimits(min(OBJECT_BYTES, least), min(CHUNK_BYTES, least))
+        return WriteLimits(
+            min(OBJECT_BYTES, least), min(CHUNK_BYTES, least), min(PACK_BYTES, least)
+        )
 
 
 def lay_out(
@@ -170,7 +180,9 @@ class WritePlan:
         )
 
 
-def plan_write(leaves: Sequence[Leaf], process: int) -> WritePlan:
+def plan_write(
+    leaves: Sequence[Leaf], process: int, *, pack_bytes: int = PACK_BYTES
+) -> WritePlan:
     """Return what a process writes, in the order in which its part lists it."""
     objects = tuple(
         ObjectWrite(number, cell, _cell_bytes(leaf, cell))
@@ -178,7 +190,8 @@ def plan_write(leaves: Sequence[Leaf], process: int) -> WritePlan:
         if isinstance(leaf.store, Chunked)
         for cell in written_cells(leaf, process)
     )
-    return WritePlan(process, tuple(leaves), objects, tuple(pack_rows(leaves, process)))
+    rows = tuple(pack_rows(leaves, process, limit=pack_bytes))
+    return WritePlan(process, tuple(leaves), objects, rows)
 
 
 def _cell_bytes(leaf: Leaf, cell: int) -> int:

@@ -12,7 +12,11 @@ Pure functions: no files, threads, clock or randomness.
 """
 
 from ._absent import ABSENT as ABSENT, Absent as Absent
-from ._compare import Difference as Difference, compare as compare
+from ._compare import (
+    Difference as Difference,
+    compare as compare,
+    compare_containers as compare_containers,
+)
 from ._errors import (
     InvalidStructure as InvalidStructure,
     UnsupportedTree as UnsupportedTree,
@@ -40,6 +44,7 @@ __all__ = [
     "Structure",
     "UnsupportedTree",
     "compare",
+    "compare_containers",
     "compile_globs",
     "flatten",
     "format_path",

@@ -67,6 +67,46 @@ def compare(saved: Structure, wanted: Structure) -> tuple[Difference, ...]:
     return (*missing, *extra, *static)
 
 
+def compare_containers(
+    left: Structure, right: Structure
+) -> tuple[tuple[str, str, str], ...]:
+    """Return where containers or ties differ, as (path, on the left, on the right).
+
+    Types, static data, empty containers and ties count, leaves and orders of keys not.
+
+    >>> import pytree
+    >>> _, left = pytree.flatten({"a": [1], "e": {}})
+    >>> _, right = pytree.flatten({"a": (1,), "e": None})
+    >>> compare_containers(left, right)
+    (('a', 'list', 'tuple'), ('e', 'dict', 'None'))
+    """
+    have, want = dict(walk_nodes(left.root)), dict(walk_nodes(right.root))
+    found: list[tuple[str, str, str]] = []
+    for path in dict.fromkeys([*have, *want]):
+        x, y = have.get(path), want.get(path)
+        if isinstance(x, Node) and isinstance(y, Node):
+            found.append((path, _describe(x), _describe(y)))
+        # Of a container on one side only, the leaves below it tell.
+        elif isinstance(x, Node) and y is None and not x.children:
+            found.append((path, _describe(x), "nothing"))
+        elif isinstance(y, Node) and x is None and not y.children:
+            found.append((path, "nothing", _describe(y)))
+    for path in dict.fromkeys([*left.ties, *right.ties]):
+        if path in left.positions and path in right.positions:
+            found.append((path, _describe_tie(left, path), _describe_tie(right, path)))
+    return tuple(each for each in found if each[1] != each[2])
+
+
+def _describe(node: Node) -> str:
+    static = [_show(name, value) for name, value in node.static]
+    return " ".join([node_name(node), *static])
+
+
+def _describe_tie(structure: Structure, path: str) -> str:
+    other = structure.ties.get(path)
+    return "not tied" if other is None else f"tied to `{other}`"
+
+
 def _name(nodes: dict[str, Node | int], path: str) -> str:
     node = nodes.get(path)
     return node_name(node) if isinstance(node, Node) else "nothing"

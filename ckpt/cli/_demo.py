@@ -44,6 +44,8 @@ def run_demo(
     done there.
     """
     began = time.monotonic()
+    if folder:
+        Path(folder).mkdir(parents=True, exist_ok=True)
     base = Path(tempfile.mkdtemp(prefix="ckpt-demo-", dir=folder))
     try:
         (play or _run)(base / "run")

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, cast
 
 import ckpt
 import pytree
@@ -28,7 +29,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m ckpt", description=ckpt.__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m ckpt", description="Checkpoints of JAX trees."
+    )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     def add(name: str, work: Any, text: str, *, paths: int = 1) -> Any:
@@ -62,7 +65,18 @@ def _safe(text: str) -> str:
 
 
 def _print(arguments: Any, value: Any, text: str) -> None:
-    print(json.dumps(value) if arguments.json else _safe(text))
+    print(json.dumps(_plain(value)) if arguments.json else _safe(text))
+
+
+def _plain(value: Any) -> Any:
+    """Return a value without the numbers that JSON lacks: they become text."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return repr(value)
+    if isinstance(value, dict):
+        return {k: _plain(v) for k, v in cast("dict[str, Any]", value).items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(v) for v in cast("list[Any]", value)]
+    return value
 
 
 def _demo(arguments: Any) -> int:

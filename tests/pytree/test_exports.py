@@ -24,6 +24,7 @@ def test_the_public_names_are_these() -> None:
         "Structure",
         "UnsupportedTree",
         "compare",
+        "compare_containers",
         "compile_globs",
         "flatten",
         "format_path",
