@@ -57,7 +57,10 @@ def run_all(work: Callable[[T], R], items: Sequence[T], *, parallel: int) -> lis
             # One wait for all: waking up for each result would take a core from them.
             wait(futures, return_when=FIRST_EXCEPTION)
             for future in futures:
-                if future.done():
+                future.cancel()  # none is left but after an error
+            # What began before the one that failed may have failed as well.
+            for future in futures:
+                if not future.cancelled():
                     future.result()
         except BaseException:
             for future in futures:
