@@ -22,46 +22,13 @@ from ._errors import (
     LimitExceeded,
     NotFound,
     Outcome,
-    StoreError,
     Unsupported,
     Untrusted,
 )
+from ._local_errors import NO_LINK, describe_failure, settle
 from ._local_file import LocalReader, LocalWriter
 from ._place import Place
 from ._store import check_name, check_prefix
-
-_NO_LINK = {
-    errno.EPERM,
-    errno.ENOTSUP,
-    errno.EOPNOTSUPP,
-    errno.EMLINK,
-    errno.ENOSYS,
-}
-_ADVICE = {
-    errno.ENOSPC: "Free some space and try again.",
-    errno.EDQUOT: "Free some of the quota and try again.",
-    errno.EACCES: "Check the permissions there.",
-    errno.EPERM: "Check the permissions there.",
-    errno.EROFS: "Mount it writable, or choose another path.",
-    errno.EIO: "Check the disk before you trust what is on it.",
-    errno.EEXIST: "Objects are written once: choose another name.",
-    errno.ENOENT: "Make its folder first.",
-    errno.EMFILE: "Raise the limit on open files (ulimit -n).",
-}
-_REFUSALS = {
-    errno.ENOSPC,
-    errno.EDQUOT,
-    errno.EACCES,
-    errno.EPERM,
-    errno.EROFS,
-    errno.EMLINK,
-}
-"""After these a name was surely not made or moved."""
-
-_DOUBTS = {
-    "unknown": "Whether it was done is not known.",
-    "unsynced": "It was done, but may not survive a power cut.",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +123,7 @@ class LocalStore:
                     self._sync(at)
                 return created
         except OSError as error:
-            raise self._explain(error, name, outcome=_settle(outcome, error)) from error
+            raise self._explain(error, name, outcome=settle(outcome, error)) from error
 
     def replace(self, name: str, data: bytes, *, expected: bytes) -> bool:
         check_name(name)
@@ -183,7 +150,7 @@ class LocalStore:
                 self._sync(at)
                 return True
         except OSError as error:
-            raise self._explain(error, name, outcome=_settle(outcome, error)) from error
+            raise self._explain(error, name, outcome=settle(outcome, error)) from error
 
     def remove(self, name: str, *, expected: bytes | None = None) -> bool:
         check_name(name)
@@ -335,7 +302,7 @@ class LocalStore:
         except FileExistsError:
             return False
         except OSError as error:
-            if error.errno not in _NO_LINK:
+            if error.errno not in NO_LINK:
                 raise
             # FAT and some FUSE file systems: still create-only, but a kill during the
             # write leaves a part of the data, which the reader's checksum must catch.
@@ -394,19 +361,4 @@ class LocalStore:
             error.errno in (errno.ELOOP, errno.ENOTDIR) and self._holds_link(name)
         ):
             return self._refuse(name)
-        reason = error.strerror or type(error).__name__
-        advice = _ADVICE.get(error.errno or 0, "")
-        if outcome != "failed":
-            advice = f"{_DOUBTS[outcome]} {advice}"
-        where = f"at `{name}` in" if name else "in"
-        return StoreError(
-            f"Expected the file system to do as asked, found: {reason} - {where} "
-            f"{self.url}. {advice}".rstrip(),
-            outcome=outcome,
-        )
-
-
-def _settle(outcome: Outcome, error: OSError) -> Outcome:
-    """Return what came of one link or rename that raised."""
-    refused = outcome == "unknown" and error.errno in _REFUSALS
-    return "failed" if refused else outcome
+        return describe_failure(error, name, url=self.url, outcome=outcome)
