@@ -12,7 +12,7 @@ import os
 import sys
 import traceback
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import jax
 
@@ -28,7 +28,7 @@ from benchmarks._trees import (
     draw_weights,
     shape_tree,
 )
-from benchmarks.contenders import find_contender, load_library
+from benchmarks.contenders import DescribingLibrary, find_contender, load_library
 
 _DRAWS = {"bits": draw_bits, "weights": draw_weights}
 
@@ -72,7 +72,8 @@ class _Session:
                 return self._restore(request)
             case "metadata":
                 folder = Path(request["folder"])
-                sample, _ = measure_call(lambda: self._library.metadata(folder))
+                library = cast("DescribingLibrary", self._library)
+                sample, _ = measure_call(lambda: library.metadata(folder))
                 return dataclasses.asdict(sample)
             case "release":
                 self._state = self._shapes = None

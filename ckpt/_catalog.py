@@ -23,7 +23,7 @@ from ._errors import (
 from ._store import Store, open_store
 
 DEFAULT_PATH = "checkpoints"
-_RECORD_BYTES = 64 << 10
+RECORD_BYTES = 64 << 10
 _MANIFEST_BYTES = layouts.BODY_BYTES + (64 << 10)
 
 PathLike = str | os.PathLike[str]
@@ -108,7 +108,7 @@ def raise_if_removed(opened: Opened) -> None:
         return
     name = layouts.record_name(opened.record.step)
     try:
-        same = opened.run.read(name, limit=_RECORD_BYTES) == opened.record.encode()
+        same = opened.run.read(name, limit=RECORD_BYTES) == opened.record.encode()
     except NotFound:
         same = False
     if not same:
@@ -133,7 +133,7 @@ def read_record(run: Store, step: int) -> tuple[CommitRecord, bytes]:
     """Read the commit record of a step: NotFound, Damaged, or it and its bytes."""
     name = layouts.record_name(step)
     try:
-        data = run.read(name, limit=_RECORD_BYTES)
+        data = run.read(name, limit=RECORD_BYTES)
         return layouts.parse_record(data, step), data
     except NotFound:
         known = committed_steps(run)
@@ -185,7 +185,7 @@ def open_step(run: Store, step: int) -> Opened:
     except (NotFound, Damaged):
         # A pruned or overwritten step vanishes while it is read: that is not damage.
         try:
-            again = run.read(layouts.record_name(step), limit=_RECORD_BYTES)
+            again = run.read(layouts.record_name(step), limit=RECORD_BYTES)
         except NotFound:
             again = b""
         if again != data:

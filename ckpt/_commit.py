@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import layouts
 from layouts import CommitRecord
 
-from ._catalog import read_record
+from ._catalog import RECORD_BYTES, read_record
 from ._errors import (
     CommitUnknown,
     Damaged,
@@ -27,7 +27,6 @@ from ._errors import (
     NotFound,
     StepExists,
     StoreError,
-    Unsupported,
     Untrusted,
 )
 from ._store import Store
@@ -186,7 +185,7 @@ def remove_step(run: Store, step: int) -> int:
     """
     try:
         record, data = read_record(run, step)
-    except (Damaged, Untrusted, Unsupported, LimitExceeded):
+    except (Damaged, Untrusted):
         return _remove_unreadable(run, step)
     note_attempt(run, Attempt(step, record.commit, 0.0))
     run.remove(layouts.record_name(step), expected=data)
@@ -198,11 +197,13 @@ def _remove_unreadable(run: Store, step: int) -> int:
 
     Those with a note are writers' or `prune`'s.
     """
+    name = layouts.record_name(step)
+    data = run.read(name, limit=RECORD_BYTES)
     noted = {(note.step, note.commit) for note in find_notes(run)}
     folders = {name.partition("/")[0] for name in run.list("")}
     found = [layouts.attempt_of_directory(folder) for folder in sorted(folders)]
     mine = [a for a in found if a is not None and a[0] == step and a not in noted]
     for _, commit in mine:
         note_attempt(run, Attempt(step, commit, 0.0))
-    run.remove(layouts.record_name(step))
+    run.remove(name, expected=data)
     return sum(remove_attempt(run, step, commit) for _, commit in mine)

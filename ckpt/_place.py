@@ -13,6 +13,7 @@ import stat
 import sys
 import time
 from collections.abc import Generator, Sequence
+from functools import lru_cache
 from typing import TypeAlias
 
 from ._store import Buffer, view_bytes
@@ -63,12 +64,16 @@ def is_in_memory(path: str) -> bool:
     if sys.platform != "linux":
         return False
     try:
-        device = os.stat(path).st_dev
-        with open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as lines:
-            number = f" {os.major(device)}:{os.minor(device)} "
-            return any(number in line and " - tmpfs " in line for line in lines)
+        return _is_tmpfs(os.stat(path).st_dev)
     except OSError:
         return False
+
+
+@lru_cache(maxsize=64)
+def _is_tmpfs(device: int) -> bool:
+    number = f" {os.major(device)}:{os.minor(device)} "
+    with open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as lines:
+        return any(number in line and " - tmpfs " in line for line in lines)
 
 
 @contextlib.contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import time
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -121,7 +122,15 @@ def prune(
     doomed = set(dropped)
     if keep is not None and known:
         rest = [s for s in known if s not in doomed]
-        doomed |= set(rest) - choose_kept(rest, keep, _metric_of(run, keep))
+        metrics = {step: _metric_of(run, keep, step) for step in rest}
+        doomed |= set(rest) - choose_kept(rest, keep, metrics.get)
+        if keep.best and rest and not any(m is not None for m in metrics.values()):
+            warnings.warn(
+                f"expected the metric {keep.best[0]!r} in a step, found it in none "
+                f"- in {run.url}: no step is removed before one has it",
+                UserWarning,
+                stacklevel=2,
+            )
     removed: list[Removed] = []
     for step in sorted(doomed):
         # Another process may prune as well.
@@ -142,19 +151,16 @@ def prune(
     return removed
 
 
-def _metric_of(run: Store, keep: Keep) -> Callable[[int], float | None]:
-    name = keep.best[0] if keep.best else ""
-
-    def metric(step: int) -> float | None:
-        try:
-            found = Checkpoint(open_step(run, step)).metrics.get(name)
-        except CkptError:  # a damaged step has no metric; it is still a step to keep
-            return None
-        if isinstance(found, bool) or not isinstance(found, (int, float)):
-            return None
-        try:
-            return float(found)
-        except OverflowError:
-            return math.inf if found > 0 else -math.inf
-
-    return metric
+def _metric_of(run: Store, keep: Keep, step: int) -> float | None:
+    if keep.best is None:
+        return None
+    try:
+        found = Checkpoint(open_step(run, step)).metrics.get(keep.best[0])
+    except CkptError:  # a damaged step has no metric; it is still a step to keep
+        return None
+    if isinstance(found, bool) or not isinstance(found, (int, float)):
+        return None
+    try:
+        return float(found)
+    except OverflowError:
+        return math.inf if found > 0 else -math.inf

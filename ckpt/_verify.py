@@ -133,10 +133,9 @@ def verify_opened(opened: Opened) -> Report:
             (missing if absent else damaged).append(Problem(name, str(error)))
     named |= {check.name for check in checks}
     found = run_all(_problem, checks, parallel=opened.store.parallel)
-    if all(isinstance(error, StoreError) for error in found):
-        # Not this or that object cannot be read, but the store.
-        for error in found:
-            raise cast(StoreError, error)
+    failures = [error for error in found if isinstance(error, StoreError)]
+    if failures and len(failures) == len(checks):
+        raise failures[0]  # it is not this or that object that cannot be read
     for check, error in zip(checks, found, strict=True):
         if error is not None:
             leaf = None if check.leaf is None else check.leaf.path
@@ -176,12 +175,11 @@ def _checks(opened: Opened, process: int) -> list[_Check]:
     part = opened.part(process)
     leaves = opened.manifest.leaves
     found = [_object_check(opened, o) for o in part.objects]
-    sizes: dict[int, int] = {}
-    for row in part.rows:
-        sizes[row.pack] = row.offset + row.length
-    for pack, size in sizes.items():
-        rows = [(r, int(c)) for r, c in zip(part.rows, part.row_crcs, strict=True)]
-        chosen = [(r, c) for r, c in rows if r.pack == pack]
+    packs: dict[int, list[tuple[PackRow, int]]] = {}
+    for row, crc in zip(part.rows, part.row_crcs.tolist(), strict=True):
+        packs.setdefault(row.pack, []).append((row, crc))
+    for pack, chosen in packs.items():
+        size = chosen[-1][0].offset + chosen[-1][0].length
         name = f"{layouts.pack_name(process, pack)}/c/0"
         first = leaves[chosen[0][0].leaf]
 

@@ -44,16 +44,15 @@ def run_all(work: Callable[[T], R], items: Sequence[T], *, parallel: int) -> lis
         return [work(item) for item in items]
     with ThreadPoolExecutor(min(parallel, len(items))) as pool:
         futures: list[Future[R]] = []
+        rest: list[R] = []
         try:
-            for item in items:
-                futures.append(pool.submit(work, item))
-        except RuntimeError:
-            # The interpreter is exiting and takes no more work: this thread, which it
-            # waits for, does the rest.
-            rest = [work(item) for item in items[len(futures) :]]
-        else:
-            rest = []
-        try:
+            try:
+                for item in items:
+                    futures.append(pool.submit(work, item))
+            except RuntimeError:
+                # The interpreter is exiting and takes no more work: this thread, which
+                # it waits for, does the rest.
+                rest = [work(item) for item in items[len(futures) :]]
             # One wait for all: waking up for each result would take a core from them.
             wait(futures, return_when=FIRST_EXCEPTION)
             for future in futures:

@@ -82,19 +82,30 @@ def compare_containers(
     """
     have, want = dict(walk_nodes(left.root)), dict(walk_nodes(right.root))
     found: list[tuple[str, str, str]] = []
+    common = set(left.positions) & set(right.positions)
     for path in dict.fromkeys([*have, *want]):
         x, y = have.get(path), want.get(path)
         if isinstance(x, Node) and isinstance(y, Node):
-            found.append((path, _describe(x), _describe(y)))
+            if _identify(x) != _identify(y):
+                found.append((path, _describe(x), _describe(y)))
         # Of a container on one side only, the leaves below it tell.
         elif isinstance(x, Node) and y is None and not x.children:
             found.append((path, _describe(x), "nothing"))
         elif isinstance(y, Node) and x is None and not y.children:
             found.append((path, "nothing", _describe(y)))
     for path in dict.fromkeys([*left.ties, *right.ties]):
-        if path in left.positions and path in right.positions:
+        if path in common and left.ties.get(path) != right.ties.get(path):
             found.append((path, _describe_tie(left, path), _describe_tie(right, path)))
-    return tuple(each for each in found if each[1] != each[2])
+    return tuple(found)
+
+
+def _identify(node: Node) -> tuple[str, dict[str, str]]:
+    """Return what two containers of the same type and static data share."""
+    static = {
+        name: repr(value.value) if value.json is None else value.json
+        for name, value in node.static
+    }
+    return node_name(node), static
 
 
 def _describe(node: Node) -> str:

@@ -3,6 +3,7 @@
 from benchmarks.contenders._table import (
     CONTENDERS as CONTENDERS,
     Contender as Contender,
+    DescribingLibrary as DescribingLibrary,
     Library as Library,
     find_contender as find_contender,
     load_library as load_library,
@@ -12,6 +13,7 @@ from benchmarks.contenders._table import (
 __all__ = [
     "CONTENDERS",
     "Contender",
+    "DescribingLibrary",
     "Library",
     "find_contender",
     "load_library",

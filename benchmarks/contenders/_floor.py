@@ -50,10 +50,6 @@ def restore(folder: Path, abstract: Any) -> Any:
     return jax.block_until_ready(jax.tree.unflatten(structure, arrays))
 
 
-def metadata(folder: Path) -> Any:
-    raise NotImplementedError("The floor stores no metadata.")
-
-
 def _place(
     buffers: dict[Path, np.ndarray], folder: Path, number: int, leaf: Any
 ) -> jax.Array:

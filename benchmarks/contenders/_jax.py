@@ -35,7 +35,3 @@ def restore(folder: Path, abstract: Any) -> Any:
         [str(folder / name) for name in named],
     )
     return unflatten_names(dict(zip(named, arrays, strict=True)), like=abstract)
-
-
-def metadata(folder: Path) -> Any:
-    raise NotImplementedError("JAX stores no description of the tree.")

@@ -18,6 +18,10 @@ class Library(Protocol):
         """The saved tree under the shardings of `abstract`."""
         ...
 
+
+class DescribingLibrary(Library, Protocol):
+    """A library whose checkpoints say what is in them."""
+
     def metadata(self, folder: Path) -> Any:
         """The structure, shapes and dtypes, without the values."""
         ...

@@ -199,6 +199,16 @@ def test_one_of_many_replacers_wins(case: Case) -> None:
     assert won == [case.get("a/record")]
 
 
+def test_remove_of_expected_content_leaves_other_content(case: Case) -> None:
+    case.put("a/record", b"new")
+    for expected in (b"old", b"", b"newer"):
+        assert case.store.remove("a/record", expected=expected) is False
+    assert case.get("a/record") == b"new"
+    assert case.store.remove("a/record", expected=b"new") is True
+    assert case.store.list("") == []
+    assert case.store.remove("a/record", expected=b"new") is False
+
+
 def test_list_is_sorted_and_knows_whole_segments(case: Case) -> None:
     for name in ["a/b/2", "a/10", "a/b/1", "ab/0", "a/.x~", "a-/y", "z"]:
         case.put(name, b"")
