@@ -25,6 +25,7 @@ from ._errors import (
     Unsupported as Unsupported,
     Untrusted as Untrusted,
 )
+from ._per_process import PerProcess as PerProcess
 from ._plan import RestorePlan as RestorePlan, plan as plan
 from ._prune import Keep as Keep, Removed as Removed, prune as prune
 from ._remesh import remesh as remesh
@@ -44,6 +45,7 @@ __all__ = [
     "Keep",
     "LimitExceeded",
     "NotFound",
+    "PerProcess",
     "Problem",
     "Removed",
     "Report",

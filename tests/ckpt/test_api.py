@@ -9,7 +9,17 @@ import pytest
 import ckpt
 
 DESIGNED = {
-    *("ABSENT", "Keep", "diff", "latest", "open", "plan", "prune", "remesh"),
+    *(
+        "ABSENT",
+        "Keep",
+        "PerProcess",
+        "diff",
+        "latest",
+        "open",
+        "plan",
+        "prune",
+        "remesh",
+    ),
     *("restore", "save", "save_async", "steps", "verify"),
 }
 ERRORS = {
