@@ -111,6 +111,7 @@ from ._share import (
     plan_rounds as plan_rounds,
     share_reads as share_reads,
     shares_reads as shares_reads,
+    spread_spec as spread_spec,
 )
 from ._temp import check_parts as check_parts, pack_sizes as pack_sizes
 from ._write_plan import (

@@ -8,14 +8,76 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
-from ._box import Box, intersect
-from ._leaf import Chunked, Leaf, Packed
+from ._box import Box, Shape, intersect
+from ._leaf import Leaf, Packed
+from ._mesh import MeshLayout, Spec, piece_boxes, split_counts
 
 Wants = tuple[tuple[Box, tuple[int, ...]], ...]
 """Distinct boxes of a leaf, and the processes that want each, ascending."""
 
 _ALIGNMENT = 64
+
+_SMALL_BYTES = 1 << 20
+"""Leaves up to this size are exchanged whole, with many others at once."""
+
+
+def spread_spec(
+    leaf: Leaf, spec: Spec, mesh: MeshLayout, owners: tuple[int, ...]
+) -> Spec | None:
+    """Return a finer spec by which no two processes read the same of a large leaf.
+
+    `owners` has the process of each position of the mesh, in C order. From the finer
+    spec XLA brings the array to the wanted one, between those alone that want it. None
+    where nothing is replicated over processes, or no finer spec divides the leaf.
+
+    >>> from layouts import mesh_layout
+    >>> leaf = Leaf("w", "jax", "float32", (1024, 1024), store=Packed((64, 1024)))
+    >>> spread_spec(leaf, ((), ()), mesh_layout({"data": 2, "model": 2}), (0, 0, 1, 1))
+    (('data', 'model'), ())
+    """
+    if leaf.store is None or leaf.nbytes <= _SMALL_BYTES or 0 in leaf.shape:
+        return None
+    return _spread(leaf.shape, leaf.chunks.cell, spec, mesh, owners)
+
+
+@lru_cache(maxsize=4096)
+def _spread(
+    shape: Shape, chunk: Shape, spec: Spec, mesh: MeshLayout, owners: tuple[int, ...]
+) -> Spec | None:
+    if _is_apart(shape, spec, mesh, owners):
+        return None
+    used = {axis for axes in spec for axis in axes}
+    counts = split_counts(spec, mesh)
+    lengths = [n // c for n, c in zip(shape, counts, strict=True)]
+    laid = [list(axes) for axes in spec]
+    for axis, size in mesh.axes:
+        fits = [d for d, n in enumerate(lengths) if n % size == 0]
+        if axis in used or size == 1 or not fits:
+            continue
+
+        def rate(d: int, size: int = size) -> tuple[bool, int]:
+            # Where chunks meet, no chunk is read twice.
+            return lengths[d] // size % chunk[d] == 0, lengths[d] // chunk[d]
+
+        best = max(fits, key=rate)
+        laid[best].append(axis)
+        lengths[best] //= size
+    finer = tuple(tuple(axes) for axes in laid)
+    return finer if _is_apart(shape, finer, mesh, owners) else None
+
+
+def _is_apart(
+    shape: Shape, spec: Spec, mesh: MeshLayout, owners: tuple[int, ...]
+) -> bool:
+    """Tell whether no two processes have the same piece."""
+    holders: dict[Box, int] = {}
+    boxes = piece_boxes(shape, spec, mesh)
+    return all(
+        holders.setdefault(box, owner) == owner
+        for box, owner in zip(boxes, owners, strict=True)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,14 +108,14 @@ def shares_reads(leaf: Leaf, wants: Wants) -> bool:
         return False
     if any(len(processes) > 1 for _, processes in wants):
         return True
-    if isinstance(leaf.store, Chunked):
+    if leaf.nbytes > _SMALL_BYTES:
         return False
     return any(len(found) > 1 for found in _wanting(leaf, wants).values())
 
 
 def boxes_alone(leaf: Leaf, wants: Wants, process: int) -> tuple[Box, ...]:
     """Return the boxes that a process reads for itself, of a leaf that is shared."""
-    if isinstance(leaf.store, Packed):
+    if _is_whole(leaf):
         return ()
     return tuple([box for box, found in wants if found == (process,)])
 
@@ -79,6 +141,11 @@ def share_reads(leaves: Mapping[int, Leaf], wants: Mapping[int, Wants]) -> list[
     return units
 
 
+def _is_whole(leaf: Leaf) -> bool:
+    """Tell whether all cells are read together, not only the boxes that are wanted."""
+    return isinstance(leaf.store, Packed) and leaf.nbytes <= _SMALL_BYTES
+
+
 def _wanting(leaf: Leaf, wants: Wants) -> dict[int, tuple[int, ...]]:
     """Return which processes want some of each cell."""
     if leaf.cells.cell == leaf.shape:
@@ -93,7 +160,7 @@ def _wanting(leaf: Leaf, wants: Wants) -> dict[int, tuple[int, ...]]:
 
 def _parts(leaf: Leaf, wants: Wants) -> Iterator[tuple[Box, tuple[int, ...]]]:
     cells = leaf.cells
-    if isinstance(leaf.store, Packed):
+    if _is_whole(leaf):
         for cell, found in _wanting(leaf, wants).items():
             yield cells.box(cells.coordinates(cell)), found
         return
@@ -115,6 +182,7 @@ def _split(leaf: Leaf, box: Box, parts: int) -> Iterator[Box]:
         yield box
         return
     chunk = leaf.chunks.cell
+    # A packed piece is read whole: it is a chunk.
     firsts = [a // c for a, c in zip(box.start, chunk, strict=True)]
     lasts = [-(-b // c) for b, c in zip(box.stop, chunk, strict=True)]
     counts = [b - a for a, b in zip(firsts, lasts, strict=True)]
