@@ -335,6 +335,7 @@ def _write_attempt(
         options.codec,
         options.metrics,
         {"began": attempt.began},
+        plan.pack_bytes,
     )
     documents = layouts.zarr_documents(draft, _codecs(plan, options.codec), sizes)
     files = write_files(store, documents)
@@ -352,6 +353,7 @@ def _write_attempt(
         draft.codec,
         draft.metrics,
         draft.meta,
+        draft.pack_bytes,
     )
     encoded = manifest.encode()
     # Whatever a reader would refuse is refused before it is committed.

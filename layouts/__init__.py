@@ -48,6 +48,7 @@ from ._manifest import (
     check_part_bytes as check_part_bytes,
     parse_manifest as parse_manifest,
 )
+from ._merge import check_parts as check_parts
 from ._mesh import (
     MeshLayout as MeshLayout,
     Placement as Placement,
@@ -70,6 +71,7 @@ from ._name import (
 from ._pack import (
     PackRow as PackRow,
     pack_rows as pack_rows,
+    pack_sizes as pack_sizes,
     written_cells as written_cells,
 )
 from ._part import (
@@ -102,16 +104,19 @@ from ._record import (
     record_name as record_name,
     step_of_record as step_of_record,
 )
-from ._write_plan import (
+from ._share import (
     Holders as Holders,
-    ObjectWrite as ObjectWrite,
     Pieces as Pieces,
+    assign_writers as assign_writers,
+)
+from ._write_plan import (
+    ObjectWrite as ObjectWrite,
     WriteLimits as WriteLimits,
     WritePlan as WritePlan,
-    assign_writers as assign_writers,
     lay_out as lay_out,
     plan_write as plan_write,
 )
+from ._writers import Writers as Writers
 from ._zarr import (
     array_document as array_document,
     shard_index as shard_index,
@@ -158,6 +163,7 @@ __all__ = [
     "UnknownFeature",
     "WriteLimits",
     "WritePlan",
+    "Writers",
     "array_document",
     "assign_names",
     "assign_writers",
@@ -168,6 +174,7 @@ __all__ = [
     "box_of_index",
     "check_name",
     "check_part_bytes",
+    "check_parts",
     "chunk_bytes",
     "cut_chunk",
     "cut_object",
@@ -187,6 +194,7 @@ __all__ = [
     "object_name",
     "pack_name",
     "pack_rows",
+    "pack_sizes",
     "parse_json",
     "parse_manifest",
     "parse_part",
