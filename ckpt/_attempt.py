@@ -106,6 +106,7 @@ def save_snapshot(
             options.codec,
             options.metrics,
             {"began": attempt.began},
+            WriteLimits.within(options.max_host_bytes).pack_bytes,
         )
         _write(job, run, draft, sources, options, begun)
         _commit(job, run, attempt, begun)
