@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field
 from threading import Lock
-from typing import Any, NoReturn, cast
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, cast
 
 import numpy as np
 
@@ -22,11 +22,26 @@ from ._errors import (
 )
 from ._store import Store, open_store
 
+if TYPE_CHECKING:
+    from typing_extensions import TypeIs
+
 DEFAULT_PATH = "checkpoints"
 RECORD_BYTES = 64 << 10
 _MANIFEST_BYTES = layouts.BODY_BYTES + (64 << 10)
 
 PathLike = str | os.PathLike[str]
+
+
+class Handle(Protocol):
+    """What holds an opened checkpoint: a Checkpoint."""
+
+    @property
+    def opened(self) -> Opened:
+        """The checkpoint."""
+        ...
+
+
+Openable = PathLike | Handle
 
 
 def locate(path: PathLike | None) -> Store:
@@ -154,9 +169,14 @@ def check_step(step: Any) -> int:
     return int(cast("int", step))
 
 
-def open_path(path: PathLike | None, step: int | None = None) -> Opened:
-    """Open a run's step (default: the newest committed) or one checkpoint by path."""
+def open_path(path: Openable | None, step: int | None = None) -> Opened:
+    """Open a run's step (default: the newest committed) or one checkpoint by path.
+
+    A Checkpoint is opened already, and stays the commit that it was.
+    """
     step = None if step is None else check_step(step)
+    if is_handle(path):
+        return _opened(path, step)
     store = locate(path)
     if step is None:
         found = committed_steps(store)
@@ -174,6 +194,23 @@ def open_path(path: PathLike | None, step: int | None = None) -> Opened:
             "leave step out, or give the run's path"
         )
     return open_step(store, step)
+
+
+def is_handle(path: Openable | None) -> TypeIs[Handle]:
+    """Tell whether a checkpoint is given itself, not by its path."""
+    return path is not None and not isinstance(path, (str, os.PathLike))
+
+
+def _opened(handle: Handle, step: int | None) -> Opened:
+    opened = getattr(handle, "opened", None)
+    if not isinstance(opened, Opened):
+        raise TypeError(f"expected a path or a Checkpoint, found {handle!r:.80}")
+    if step is not None and step != opened.manifest.step:
+        raise ValueError(
+            f"expected the Checkpoint of step {opened.manifest.step} without step=, "
+            f"found step={step}: give the run's path"
+        )
+    return opened
 
 
 def open_step(run: Store, step: int) -> Opened:

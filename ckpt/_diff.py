@@ -12,7 +12,7 @@ import layouts
 import pytree
 from layouts import Box, Leaf
 
-from ._catalog import Opened, PathLike, open_path
+from ._catalog import Openable, Opened, open_path
 from ._checkpoint import describe, read_box
 
 
@@ -63,8 +63,8 @@ class Diff:
 
 
 def diff(
-    left: PathLike,
-    right: PathLike,
+    left: Openable,
+    right: Openable,
     *,
     left_step: int | None = None,
     right_step: int | None = None,

@@ -103,11 +103,11 @@ def can_move(dtype: np.dtype[Any] | None) -> bool:
 def move_bits(array: jax.Array, sharding: Any) -> jax.Array:
     """Return the array on another sharding of the same devices, bit for bit.
 
-    A collective: every process must come here. Floats go as integers: XLA may compute
-    with small ones as float32, which would quiet signalling NaNs.
+    A collective: every process must come here. Small floats go as integers: XLA may
+    compute with them as float32, which would quiet signalling NaNs.
     """
     dtype = np.dtype(array.dtype)
-    is_float = dtype.name.startswith(("float", "bfloat"))
+    is_float = dtype.itemsize < 4 and dtype.name.startswith(("float", "bfloat"))
     bits = np.dtype(f"uint{8 * dtype.itemsize}") if is_float else dtype
     with jax.set_mesh(sharding.mesh):
         moved = jax.device_put(_cast_bits(array, bits), sharding)

@@ -11,7 +11,7 @@ import jax
 import layouts
 from layouts import Box, Leaf, Manifest
 
-from ._catalog import PathLike, open_path
+from ._catalog import Openable, open_path
 from ._restore import check_options, resolve
 from ._target import Specs, Target, Wishes
 
@@ -80,7 +80,7 @@ class RestorePlan:
 
 
 def plan(
-    path: PathLike | None = None,
+    path: Openable | None = None,
     mesh: Any = None,
     *,
     step: int | None = None,

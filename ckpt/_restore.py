@@ -11,7 +11,7 @@ import pytree
 from layouts import Manifest
 
 from ._assemble import assemble_leaves
-from ._catalog import Opened, PathLike
+from ._catalog import Openable, Opened
 from ._errors import Damaged, StructureMismatch
 from ._job import ALONE, BARRIER_SECONDS, joined
 from ._per_process import flatten_like, split_paths
@@ -23,7 +23,7 @@ _SHOWN = 20
 
 
 def restore(
-    path: PathLike | None = None,
+    path: Openable | None = None,
     mesh: Any = None,
     *,
     step: int | None = None,

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import jax
 
 import pytree
 
-from ._catalog import Opened, PathLike, open_path
+from ._catalog import Openable, Opened, open_path
 from ._errors import NotFound
 from ._job import Job, Post, clear_calls, first_unfinished
 
@@ -36,7 +35,7 @@ def _is_global(sharding: Any) -> bool:
 
 
 def open_together(
-    job: Job, path: PathLike | None, step: int | None, max_host_bytes: int | None
+    job: Job, path: Openable | None, step: int | None, max_host_bytes: int | None
 ) -> tuple[Opened, int | None]:
     """Open the step that process 0 chooses; return it and the budget of all."""
     if job.count == 1:
@@ -45,7 +44,7 @@ def open_together(
 
     def work() -> Post:
         return {
-            "call": f"restore({path and os.fspath(path)!r}, step={step})",
+            "call": f"restore({_name(path)}, step={step})",
             "budget": max_host_bytes,
             "ended": first_unfinished(),
         }
@@ -73,6 +72,11 @@ def open_together(
             found.append(open_path(path, answer["step"]))
             _check_same(found[0], answer["digest"])
     return found[0], answer["budget"]
+
+
+def _name(path: Openable | None) -> str:
+    opened = getattr(path, "opened", None)
+    return opened.store.url if isinstance(opened, Opened) else repr(path)
 
 
 def _check_same(opened: Opened, digest: str) -> None:

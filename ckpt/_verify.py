@@ -12,9 +12,10 @@ import layouts
 from layouts import Box, Chunked, FileEntry, Leaf, ObjectPart, PackRow
 
 from ._catalog import (
+    Openable,
     Opened,
-    PathLike,
     committed_steps,
+    is_handle,
     locate,
     open_path,
     raise_if_removed,
@@ -93,7 +94,7 @@ class _Check:
     box: Box | None = None
 
 
-def verify(path: PathLike | None = None, *, step: int | None = None) -> Report:
+def verify(path: Openable | None = None, *, step: int | None = None) -> Report:
     """Read every byte of a checkpoint and report all that is damaged or missing.
 
     Also lists orphans: objects in the checkpoint's directory that it does not name,
@@ -109,6 +110,8 @@ def verify(path: PathLike | None = None, *, step: int | None = None) -> Report:
     try:
         opened = open_path(path, step)
     except NotFound:
+        if is_handle(path):
+            raise
         run = locate(path)
         orphans = tuple(a.directory for a in find_attempts(run))
         if step is not None or committed_steps(run) or not orphans:

@@ -16,6 +16,9 @@ from ._box import Shape
 CHUNK_BYTES = 512 << 10
 """Chunks are cut to at most this many bytes wherever a dimension can be cut."""
 
+SMALL_CHUNK_BYTES = 64 << 10
+"""Chunks of small leaves are cut to a 64th of the leaf, but not smaller than this."""
+
 OBJECT_BYTES = 64 << 20
 """Objects (Zarr shards) hold at most this many bytes where they can be cut."""
 

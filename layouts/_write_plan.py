@@ -11,6 +11,7 @@ from ._cut import (
     OBJECT_BYTES,
     PACK_BYTES,
     PACK_PIECE_BYTES,
+    SMALL_CHUNK_BYTES,
     cut_chunk,
     cut_object,
 )
@@ -43,10 +44,12 @@ def lay_out(
 ) -> Leaf:
     """Return the leaf with its store chosen: packed pieces, or a Zarr array."""
     piece, shape, itemsize = pieces.piece, leaf.shape, leaf.itemsize
-    size = math.prod(piece) * itemsize
+    size, leaf_bytes = math.prod(piece) * itemsize, math.prod(shape) * itemsize
     if size < PACK_PIECE_BYTES or 0 in shape:
         return replace(leaf, store=Packed(piece))
-    chunk = cut_chunk(piece, itemsize, shape=shape, limit=limits.chunk_bytes)
+    # A small leaf has room for eight parts of two dimensions as well.
+    limit = min(limits.chunk_bytes, max(SMALL_CHUNK_BYTES, leaf_bytes // 64))
+    chunk = cut_chunk(piece, itemsize, shape=shape, limit=limit)
     replicas = max(map(len, pieces.holders)) if pieces.holders else 1
     cell = cut_object(
         piece,

@@ -351,3 +351,20 @@ def test_an_async_save_keeps_what_it_was_given() -> None:
     again = ckpt.restore(url)
     np.testing.assert_array_equal(again["a"], np.arange(1 << 18))
     assert not again["h"].any()
+
+
+def test_a_checkpoint_stands_for_itself_and_stays_the_commit_it_was(
+    tmp_path: Path,
+) -> None:
+    ckpt.save({"n": 1}, None, tmp_path, step=3)
+    first = ckpt.open(tmp_path)
+    assert ckpt.restore(first) == {"n": 1}
+    assert ckpt.verify(first).ok
+    assert ckpt.plan(first).step == 3
+    ckpt.save({"n": 2}, None, tmp_path, step=4)
+    assert ckpt.restore(first, step=3) == {"n": 1}
+    assert len(ckpt.diff(first, ckpt.open(tmp_path)).changes) == 1
+    with pytest.raises(ValueError, match="found step=4"):
+        ckpt.restore(first, step=4)
+    with pytest.raises(TypeError, match="a path or a Checkpoint"):
+        ckpt.restore({"n": 1})  # pyright: ignore[reportArgumentType]

@@ -1,0 +1,186 @@
+"""Saves in the background: isolated from the caller, in order, never forgotten."""
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import NamedSharding, PartitionSpec
+
+import ckpt
+
+
+def sharded(value: np.ndarray[Any, Any]) -> jax.Array:
+    mesh = jax.make_mesh((8,), ("x",))
+    return jax.device_put(value, NamedSharding(mesh, PartitionSpec("x")))
+
+
+def test_two_hundred_donating_steps_save_what_each_step_held(tmp_path: Path) -> None:
+    """Every third step is saved while the next ones reuse its memory."""
+
+    def advance(state: dict[str, jax.Array]) -> dict[str, jax.Array]:
+        return {"w": state["w"] * 3 + 1, "b": state["b"] + state["w"][:8, 0]}
+
+    step = jax.jit(advance, donate_argnums=0)
+    w = np.arange(8 * 4096, dtype=np.uint32).reshape(8, 4096)
+    state: Any = {"w": sharded(w), "b": sharded(np.zeros(8, np.uint32))}
+    b = np.zeros(8, np.uint32)
+    expected: dict[int, tuple[Any, Any]] = {}
+    for number in range(200):
+        if number % 3 == 0:
+            ckpt.save_async(state, None, tmp_path, step=number, max_pending=3)
+            expected[number] = w, b
+        state = step(state)
+        w, b = w * np.uint32(3) + np.uint32(1), b + w[:8, 0]
+    ckpt.save_async({"end": 0}, None, tmp_path, step=999).result()
+    assert ckpt.steps(tmp_path) == [*expected, 999]
+    for number, (w, b) in expected.items():
+        found = ckpt.restore(tmp_path, step=number)
+        np.testing.assert_array_equal(found["w"], w)
+        np.testing.assert_array_equal(found["b"], b)
+
+
+def test_views_in_the_place_of_copies_would_fail_that_test() -> None:
+    """On CPU devices numpy sees the buffer itself, and in-place changes show."""
+    array = np.arange(4)
+    view = array[:]
+    array += 1
+    assert view[0] == 1
+
+
+def test_the_caller_may_mutate_and_delete_at_once(tmp_path: Path) -> None:
+    host, device = np.arange(300_000.0), sharded(np.arange(800_000.0))
+    nested = {"list": [host], "device": device, "text": "t" * 5000}
+    pending = ckpt.save_async(nested, None, tmp_path)
+    host *= 0
+    device.delete()
+    nested["list"].clear()
+    pending.result()
+    found = ckpt.restore(tmp_path)
+    np.testing.assert_array_equal(found["list"][0], np.arange(300_000.0))
+    np.testing.assert_array_equal(found["device"], np.arange(800_000.0))
+    assert found["text"] == "t" * 5000
+
+
+def test_saves_of_a_run_number_themselves_in_the_order_of_the_calls(
+    tmp_path: Path,
+) -> None:
+    pending = [
+        ckpt.save_async({"n": n}, None, tmp_path, max_pending=4) for n in range(6)
+    ]
+    assert [p.result().step for p in pending] == list(range(6))
+    assert [ckpt.restore(tmp_path, step=n)["n"] for n in range(6)] == list(range(6))
+
+
+def test_a_save_waits_for_those_in_the_background(tmp_path: Path) -> None:
+    state = {"w": np.zeros(4_000_000)}
+    pending = ckpt.save_async(state, None, tmp_path)
+    assert ckpt.save(state, None, tmp_path).step == 1
+    assert pending.done()
+
+
+def test_a_failure_shows_at_result_and_is_never_a_step(tmp_path: Path) -> None:
+    ckpt.save({"n": 0}, None, tmp_path, step=1)
+    pending = ckpt.save_async({"n": 1}, None, tmp_path, step=1)
+    with pytest.raises(ckpt.StepExists):
+        pending.result()
+    assert ckpt.restore(tmp_path)["n"] == 0
+    # It was looked at: the next save says nothing of it.
+    ckpt.save({"n": 2}, None, tmp_path, step=2)
+
+
+def test_a_failure_nobody_looked_at_is_raised_by_the_next_save(tmp_path: Path) -> None:
+    ckpt.save({"n": 0}, None, tmp_path, step=1)
+    ckpt.save_async({"n": 1}, None, tmp_path, step=1)
+    with pytest.raises(ckpt.StepExists):
+        ckpt.save_async({"n": 2}, None, tmp_path, step=2)
+    ckpt.save_async({"n": 2}, None, tmp_path, step=2).result()
+    assert ckpt.steps(tmp_path) == [1, 2]
+
+
+def test_at_most_so_many_saves_are_pending(tmp_path: Path) -> None:
+    state = {"w": np.zeros(2_000_000)}
+    pending = [ckpt.save_async(state, None, tmp_path, max_pending=2) for _ in range(6)]
+    # The sixth call returned when four had ended at least.
+    assert sum(p.done() for p in pending) >= 4
+    pending[-1].result()
+    with pytest.raises(ValueError, match="max_pending"):
+        ckpt.save_async(state, None, tmp_path, max_pending=0)
+
+
+def test_a_state_beyond_the_budget_is_written_before_it_returns(tmp_path: Path) -> None:
+    state = {"w": np.arange(2_000_000.0)}
+    with pytest.warns(UserWarning, match="before it returns"):
+        pending = ckpt.save_async(state, None, tmp_path, max_host_bytes=8 << 20)
+    assert pending.done()
+    np.testing.assert_array_equal(ckpt.restore(tmp_path)["w"], state["w"])
+
+
+def test_own_values_are_copied_too(tmp_path: Path) -> None:
+    rows = np.arange(10)
+    pending = ckpt.save_async({"data": ckpt.PerProcess({"rows": rows})}, None, tmp_path)
+    rows += 5
+    pending.result()
+    found = ckpt.restore(tmp_path)["data"].value
+    np.testing.assert_array_equal(found["rows"], np.arange(10))
+
+
+SCRIPT = """
+import sys, time
+import numpy as np
+import ckpt
+run = sys.argv[1]
+ckpt.save({"n": 0}, None, run, step=1)
+ckpt.save_async({"w": np.arange(6_000_000.0)}, None, run, step=int(sys.argv[2]))
+print("training", flush=True)
+"""
+
+
+def run_script(end: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", SCRIPT + end, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+
+
+def test_an_exception_in_the_loop_loses_no_pending_save(tmp_path: Path) -> None:
+    done = run_script("raise RuntimeError('in the loop')", str(tmp_path), "2")
+    assert done.returncode == 1
+    assert "in the loop" in done.stderr
+    assert ckpt.steps(tmp_path) == [1, 2]
+    assert ckpt.verify(tmp_path).ok
+
+
+def test_an_interrupt_loses_no_pending_save(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", SCRIPT + "time.sleep(60)", str(tmp_path), "2"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True) as job:
+        assert job.stdout
+        assert job.stdout.readline() == "training\n"
+        time.sleep(0.05)
+        job.send_signal(signal.SIGINT)
+        _, errors = job.communicate(timeout=120)
+    assert "KeyboardInterrupt" in errors
+    assert ckpt.steps(tmp_path) == [1, 2]
+    assert ckpt.verify(tmp_path).ok
+
+
+def test_a_failure_nobody_looked_at_is_printed_at_exit(tmp_path: Path) -> None:
+    done = run_script("", str(tmp_path), "1")
+    assert "StepExists" in done.stderr
+    assert str(tmp_path) in done.stderr
+    assert "StepExists" not in run_script("", str(tmp_path / "b"), "2").stderr
+
+
+def test_arrays_of_devices_are_held_as_they_were() -> None:
+    key = jax.random.key(1)
+    state = {"key": key, "scalar": jnp.float32(2.5), "empty": jnp.zeros((0, 3))}
+    ckpt.save_async(state, None, "memory://held").result()
+    found = ckpt.restore("memory://held")
+    assert jax.random.key_data(found["key"]).tolist() == [0, 1]
+    assert found["scalar"] == np.float32(2.5)
+    assert found["empty"].shape == (0, 3)
