@@ -17,7 +17,7 @@ from ._expect import expect_fields, expect_int, expect_list
 from ._leaf import Chunked, Leaf
 from ._manifest import Manifest, check_part_bytes
 from ._name import part_name
-from ._pack import PackRow, place_pieces
+from ._pack import PackRow, piece_sizes, place_pieces
 from ._part import (
     OBJECT_FIELDS,
     PACK_FIELDS,
@@ -30,6 +30,7 @@ from ._part import (
 )
 
 Numbers = NDArray[np.int64]
+_NONE = np.array([], np.int64)
 
 
 class _Cells(NamedTuple):
@@ -86,16 +87,14 @@ def check_parts(manifest: Manifest, parts: Iterable[tuple[int, bytes]]) -> None:
 
 def _list_cells(leaves: Sequence[Leaf]) -> _Cells:
     counts: list[int] = []
-    sizes: list[int] = []
-    planned: list[int] = []
+    sizes: list[Numbers] = []
+    planned: list[Numbers] = []
     for leaf in leaves:
-        found: list[int] = []
+        found = _NONE
         if isinstance(leaf.store, Chunked):
             found = chunk_counts(leaf)
-        elif leaf.store and leaf.store.piece == leaf.shape:
-            found = [leaf.nbytes] if leaf.nbytes else []
         elif leaf.store:
-            found = (leaf.cells.sizes() * leaf.itemsize).tolist()
+            found = piece_sizes(leaf)
         writers = leaf.store.writers if leaf.store else None
         if writers and writers.length != len(found):
             raise InvalidLayout(
@@ -103,13 +102,13 @@ def _list_cells(leaves: Sequence[Leaf]) -> _Cells:
                 f"{writers.length} - at `{show_path(leaf.path)}`"
             )
         counts.append(len(found))
-        sizes += found
-        planned += leaf.writers(range(len(found)))
+        sizes.append(found)
+        planned.append(writers.spelled if writers else np.zeros_like(found))
     return _Cells(
         np.cumsum([0, *counts]),
         np.array([isinstance(leaf.store, Chunked) for leaf in leaves], np.bool_),
-        np.array(sizes, np.int64),
-        np.array(planned, np.int64),
+        np.concatenate([_NONE, *sizes]),
+        np.concatenate([_NONE, *planned]),
     )
 
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ._cut import PACK_BYTES
 from ._leaf import Leaf, Packed
 from ._name import pack_name
@@ -71,6 +74,13 @@ def _written_pieces(
     ]
 
 
+def piece_sizes(leaf: Leaf) -> NDArray[np.int64]:
+    """Return the bytes of every piece of a packed leaf, in C order."""
+    if leaf.cells.cell == leaf.shape:
+        return np.array([leaf.nbytes] if leaf.nbytes else [], np.int64)
+    return leaf.cells.sizes() * leaf.itemsize
+
+
 def pack_sizes(leaves: Sequence[Leaf], *, limit: int = PACK_BYTES) -> dict[str, int]:
     """Return the bytes of every pack of every process by name, in one pass.
 
@@ -82,8 +92,10 @@ def pack_sizes(leaves: Sequence[Leaf], *, limit: int = PACK_BYTES) -> dict[str, 
     for leaf in leaves:
         if not isinstance(leaf.store, Packed):
             continue
-        sizes = (leaf.cells.sizes() * leaf.itemsize).tolist()
-        for process, size in zip(leaf.writers(range(len(sizes))), sizes, strict=True):
+        sizes: list[int] = piece_sizes(leaf).tolist()
+        writers = leaf.store.writers
+        processes = writers.spelled.tolist() if writers else [0] * len(sizes)
+        for process, size in zip(processes, sizes, strict=True):
             packs = ends.setdefault(process, [0])
             if packs[-1] and packs[-1] + size > limit:
                 packs.append(0)

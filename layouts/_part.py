@@ -107,16 +107,16 @@ def parse_crcs(text: Any, count: int) -> Crcs:
     return np.frombuffer(data, ">u4").astype(np.uint32)
 
 
-def chunk_counts(leaf: Leaf) -> list[int]:
+def chunk_counts(leaf: Leaf) -> NDArray[np.int64]:
     """Return the number of chunks of every object of a Zarr array, in C order."""
     store = cast(Chunked, leaf.store)
     return _count_chunks(leaf.shape, store.object, store.chunk)
 
 
 @lru_cache(maxsize=1024)
-def _count_chunks(shape: Shape, cell: Shape, chunk: Shape) -> list[int]:
+def _count_chunks(shape: Shape, cell: Shape, chunk: Shape) -> NDArray[np.int64]:
     whole = tuple([o // c for o, c in zip(cell, chunk, strict=True)])
-    return Grid(Grid(shape, chunk).counts, whole).sizes().tolist()
+    return Grid(Grid(shape, chunk).counts, whole).sizes()
 
 
 def object_chunks(manifest: Manifest, leaf: int, number: int) -> Grid:
@@ -149,7 +149,8 @@ def parse_part(manifest: Manifest, process: int, data: bytes) -> Part:
     expected = expected_objects(manifest, process)
     columns = expect_fields(body["objects"], OBJECT_FIELDS, "the objects")
     compare_columns(manifest, "objects", columns, _columns(expected, _OBJECT))
-    counts = [chunk_counts(manifest.leaves[leaf])[cell] for leaf, cell in expected]
+    leaves = manifest.leaves
+    counts = [int(chunk_counts(leaves[leaf])[cell]) for leaf, cell in expected]
     crcs = parse_crcs(columns["crc32c"], sum(counts))
     numbers = [leaf for leaf, _ in expected]
     lengths = parse_lengths(manifest, numbers, counts, columns["lengths"])

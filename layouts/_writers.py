@@ -9,6 +9,9 @@ from functools import cached_property
 from itertools import accumulate, chain
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ._errors import InvalidLayout, show
 from ._expect import expect_int, expect_list
 
@@ -40,6 +43,12 @@ class Writers:
     def cells(self, process: int) -> Iterable[int]:
         """Return the numbers of the cells that a process writes, ascending."""
         return chain.from_iterable(self._ranges.get(process, ()))
+
+    @cached_property
+    def spelled(self) -> NDArray[np.int64]:
+        """The process of every cell, in C order: as large as the array has cells."""
+        processes = [process for process, _ in self.runs]
+        return np.repeat(np.array(processes, np.int64), [n for _, n in self.runs])
 
     @cached_property
     def _stops(self) -> list[int]:
