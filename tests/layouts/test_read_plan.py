@@ -161,5 +161,5 @@ def test_a_replicated_leaf_is_wanted_once_by_all_devices_of_a_process() -> None:
         Leaf("w", "jax", "float32", (1024, 1024)), "w", Pieces((1024, 1024))
     )
     plan = layouts.plan_leaf_read(0, leaf, [layouts.whole((1024, 1024))])
-    # Eight chunks of half a mebibyte, each with four bytes of checksum.
-    assert (plan.wanted, plan.read) == (1 << 22, (1 << 22) + 8 * 4)
+    # Eight parts of each dimension, each with four bytes of checksum.
+    assert (plan.wanted, plan.read) == (1 << 22, (1 << 22) + 64 * 4)

@@ -2,26 +2,50 @@
 
 import os
 import re
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
+JOB = """
+import sys
+import jax, jax.numpy as jnp
+import ckpt
+from jax.sharding import NamedSharding, PartitionSpec as P
+jax.distributed.initialize(sys.argv[1], num_processes=2, process_id=int(sys.argv[2]))
+"""
+
+
+def read_blocks() -> list[str]:
+    text = (ROOT / "README.md").read_text()
+    return re.findall(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+
+
+def start(code: str, folder: Path, *arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-W", "error", "-c", code, *arguments],
+        cwd=folder,
+        env=dict(os.environ) | {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "4"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
 
 
 def test_the_code_of_the_readme_runs_in_order(tmp_path: Path) -> None:
-    text = (ROOT / "README.md").read_text()
-    blocks = re.findall(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
-    assert len(blocks) == 2
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", "\n".join(blocks)],
-        cwd=tmp_path,
-        env=dict(os.environ) | {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "4"},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    alone, together, job = read_blocks()
+    done = start(f"{alone}\n{together}", tmp_path)
+    output, errors = done.communicate(timeout=120)
+    assert done.returncode == 0, errors
     assert (tmp_path / "runs/a/steps/30.json").is_file()
-    assert "(4, 8)" in done.stdout
+    assert "(4, 8)" in output
+
+    for step in (0, 1):
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            address = f"127.0.0.1:{free.getsockname()[1]}"
+        pair = [start(JOB + job, tmp_path, address, str(n)) for n in (0, 1)]
+        outputs = [process.communicate(timeout=120) for process in pair]
+        assert [process.returncode for process in pair] == [0, 0], outputs
+        assert all(f"step={step}" in text for text, _ in outputs)
+        assert all(f"{step} (1024, 8)" in text for text, _ in outputs)
