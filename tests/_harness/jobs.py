@@ -27,6 +27,10 @@ from tests._harness.forkserver import ROOT, Fault
 START_SECONDS = 60.0
 
 
+Status = Literal["returned", "raised", "killed", "aborted", "hung", "died"]
+_ENDS: dict[int, Status] = {-signal.SIGKILL: "killed", -signal.SIGABRT: "aborted"}
+
+
 @dataclass(frozen=True, slots=True)
 class Setup:
     """How the members of a job are: `config` is of jax, `heartbeat` in seconds.
@@ -51,7 +55,7 @@ class Answer:
     """
 
     member: int
-    status: Literal["returned", "raised", "killed", "aborted", "hung", "died"]
+    status: Status
     value: Any = None
     error: str = ""
     message: str = ""
@@ -234,11 +238,7 @@ class Job:
             if line := _receive(link):
                 return Answer(member, **json.loads(line), output=self._output(member))
         code = self._reap(member)
-        ends: dict[int, Literal["killed", "aborted"]] = {
-            -signal.SIGKILL: "killed",
-            -signal.SIGABRT: "aborted",
-        }
-        status = ends.get(code, "died")
+        status = _ENDS.get(code, "died")
         return Answer(member, status, message=f"exit {code}", output=self._log(member))
 
     def _end_hung(self, member: int) -> Answer:

@@ -5,6 +5,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -69,7 +70,8 @@ def count_traffic(folder: str, size: int) -> dict[str, list[int]]:
     from jax._src import distributed
     from jax.experimental.multihost_utils import process_allgather
 
-    me, client = jax.process_index(), distributed.global_state.client
+    me: int = jax.process_index()
+    client: Any = distributed.global_state.client
     found: dict[str, list[int]] = {}
 
     def measure(name: str, call: Callable[[], object]) -> None:
