@@ -26,6 +26,7 @@ from ._errors import (
     Untrusted as Untrusted,
 )
 from ._follow import follow as follow
+from ._per_process import PerProcess as PerProcess
 from ._plan import RestorePlan as RestorePlan, plan as plan
 from ._prune import Keep as Keep, Removed as Removed, prune as prune
 from ._remesh import remesh as remesh
@@ -45,6 +46,7 @@ __all__ = [
     "Keep",
     "LimitExceeded",
     "NotFound",
+    "PerProcess",
     "Problem",
     "Removed",
     "Report",

@@ -1,70 +1,27 @@
-"""Saving a tree: describe the leaves, plan, write, prove, commit."""
+"""The calls that save: check, describe, and attempt, at once or in the background."""
 
 from __future__ import annotations
 
-import contextlib
-import math
 import os
-import secrets
-import time
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import Any, cast
-
-import jax
+import warnings
+from collections.abc import Mapping
+from concurrent.futures import Future
+from functools import partial
+from typing import Any
 
 import layouts
-import pytree
-from layouts import CommitRecord, Manifest, Part, PartRef, WriteLimits, WritePlan
+from layouts import WriteLimits
 
-from ._catalog import (
-    Opened,
-    PathLike,
-    check_step,
-    committed_steps,
-    is_checkpoint,
-    locate,
-    read_record,
-)
+from ._attempt import Options, save_snapshot
+from ._catalog import PathLike, check_step, locate
 from ._checkpoint import Checkpoint
-from ._codec import codec_document
-from ._commit import (
-    Attempt,
-    commit_record,
-    forget_attempt,
-    is_committed,
-    note_attempt,
-    remove_attempt,
-)
-from ._errors import (
-    CkptError,
-    CommitUnknown,
-    LimitExceeded,
-    NotFound,
-    StepExists,
-    Unsupported,
-)
-from ._source import Source, describe_leaf
+from ._errors import CkptError
+from ._hold import hold_snapshot
+from ._job import BARRIER_SECONDS, Job, join, joined, leave
+from ._metrics import plain_metrics
+from ._pending import Pending, submit, wait_for_room
+from ._snapshot import Snapshot, describe_tree, plan_known
 from ._store import Store
-from ._write import write_files, write_objects, write_packs
-
-_METRIC_BITS = 8192
-
-
-@dataclass(frozen=True, slots=True)
-class _Options:
-    step: int | None
-    metrics: dict[str, Any]
-    overwrite: bool
-    codec: str | None
-    max_host_bytes: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class _Snapshot:
-    structure: pytree.Structure
-    sources: tuple[Source, ...]
 
 
 def save(
@@ -77,6 +34,7 @@ def save(
     overwrite: bool = False,
     codec: str | None = None,
     max_host_bytes: int | None = None,
+    barrier_timeout: float = BARRIER_SECONDS,
 ) -> Checkpoint:
     """Save a pytree as one committed step of a run, durable when this returns.
 
@@ -87,18 +45,29 @@ def save(
     CommitUnknown, readers see the run as it was before (an interrupt may come just
     after the commit); what was written is removed, or is an orphan for `prune`.
 
-    Raises StepExists, Unsupported (naming the leaf), StoreError, CommitUnknown;
-    ValueError or TypeError for wrong arguments, before any I/O.
+    In a job of several processes all must call this, with the same arguments. Each
+    writes its share; leaves on the host must be equal everywhere, but those in a
+    `PerProcess`. `barrier_timeout` is for how many seconds a process waits for the
+    others each time it has to. When one fails or stays away, all raise.
+
+    Raises StepExists, Unsupported (naming the leaf), StoreError, CommitUnknown,
+    BarrierTimeout (naming the processes), and what an earlier `save_async` to this run
+    raised, if nobody has looked at its future; ValueError or TypeError for wrong
+    arguments, before any I/O.
 
     >>> import jax.numpy as jnp, ckpt
     >>> done = ckpt.save({"w": jnp.ones(3)}, None, "memory://doc-save", step=7)
     >>> done.step, ckpt.steps("memory://doc-save")
     (7, [7])
     """
-    options = _check(step, metrics, overwrite, codec, max_host_bytes)
-    _refuse_swapped(state, path)
-    snapshot = _describe(state, mesh)
-    return _save(snapshot, locate(path), options)
+    with joined(barrier_timeout) as job:
+        with job.refusing("begin"):
+            options = _check(step, metrics, overwrite, codec, max_host_bytes)
+            _refuse_swapped(state, path)
+            run = locate(path)
+            snapshot = describe_tree(state, mesh, job)
+            wait_for_room(run.url, 0)
+        return save_snapshot(job, run, snapshot, options)
 
 
 def save_async(
@@ -111,22 +80,78 @@ def save_async(
     overwrite: bool = False,
     codec: str | None = None,
     max_host_bytes: int | None = None,
+    barrier_timeout: float = BARRIER_SECONDS,
+    max_pending: int = 1,
 ) -> Future[Checkpoint]:
     """Copy the state to host memory, then save it in the background as `save` does.
 
     When this returns, the caller may donate, delete or mutate everything. The future's
-    result is the Checkpoint, or raises what `save` would have raised.
+    result is the Checkpoint, or raises what `save` would have raised. A failure that
+    nobody has looked at is raised by the next save of the run, and printed at the
+    interpreter's exit, which waits for what is pending.
+
+    The saves of a run are done one after another; while `max_pending` of them have not
+    ended, this waits. A state that does not fit into `max_host_bytes` is written before
+    this returns, with a UserWarning that says so.
+
+    >>> import jax.numpy as jnp, ckpt
+    >>> pending = ckpt.save_async({"w": jnp.ones(3)}, None, "memory://doc-async")
+    >>> pending.result().step
+    0
     """
-    options = _check(step, metrics, overwrite, codec, max_host_bytes)
-    _refuse_swapped(state, path)
-    snapshot = _describe(state, mesh)
-    held = _Snapshot(snapshot.structure, tuple(s.hold() for s in snapshot.sources))
-    store = locate(path)
-    pool = ThreadPoolExecutor(1, thread_name_prefix="ckpt-save")
+    job = join(barrier_timeout)
     try:
-        return pool.submit(_save, held, store, options)
+        with job.refusing("begin"):
+            options = _check(step, metrics, overwrite, codec, max_host_bytes)
+            _check_pending(max_pending)
+            _refuse_swapped(state, path)
+            run = locate(path)
+            snapshot = describe_tree(state, mesh, job)
+            wait_for_room(run.url, max_pending - 1)
+            held = _hold(job, snapshot, options)
+            if held is None:
+                wait_for_room(run.url, 0)
+    except BaseException:
+        leave(job)
+        raise
+    if held is None:
+        return _save_now(job, run, snapshot, options)
+    return submit(run.url, partial(_save_and_leave, job, run, held, options))
+
+
+def _hold(job: Job, snapshot: Snapshot, options: Options) -> Snapshot | None:
+    """Return the snapshot with copies of what is written; None if they do not fit."""
+    limits = WriteLimits.within(options.max_host_bytes)
+    plan = plan_known(snapshot, job, limits=limits)
+    budget = options.max_host_bytes
+    if budget is None or plan.nbytes <= budget // 2:
+        return hold_snapshot(snapshot, plan)
+    warnings.warn(
+        f"save_async writes {plan.nbytes:,} bytes before it returns: half of "
+        f"max_host_bytes={budget:,} does not hold a copy of them",
+        stacklevel=3,
+    )
+    return None
+
+
+def _save_now(
+    job: Job, run: Store, snapshot: Snapshot, options: Options
+) -> Future[Checkpoint]:
+    done = Pending()
+    try:
+        done.set_result(_save_and_leave(job, run, snapshot, options))
+    except CkptError as error:
+        done.set_exception(error)
+    return done
+
+
+def _save_and_leave(
+    job: Job, run: Store, snapshot: Snapshot, options: Options
+) -> Checkpoint:
+    try:
+        return save_snapshot(job, run, snapshot, options)
     finally:
-        pool.shutdown(wait=False)
+        leave(job)
 
 
 def _refuse_swapped(state: Any, path: PathLike | None) -> None:
@@ -144,7 +169,7 @@ def _check(
     overwrite: bool,
     codec: str | None,
     max_host_bytes: int | None,
-) -> _Options:
+) -> Options:
     if step is not None:
         step = check_step(step)
     if overwrite and step is None:
@@ -154,9 +179,12 @@ def _check(
             f"expected codec to be one of {layouts.CODECS}, found {codec!r}"
         )
     check_budget(max_host_bytes)
-    return _Options(
-        step, _plain_metrics(metrics or {}), overwrite, codec, max_host_bytes
-    )
+    return Options(step, plain_metrics(metrics or {}), overwrite, codec, max_host_bytes)
+
+
+def _check_pending(most: int) -> None:
+    if most < 1:
+        raise ValueError(f"expected max_pending of at least 1, found {most}")
 
 
 def check_budget(max_host_bytes: int | None) -> None:
@@ -165,232 +193,3 @@ def check_budget(max_host_bytes: int | None) -> None:
         raise ValueError(
             f"expected max_host_bytes of at least 1 MiB, found {max_host_bytes}"
         )
-
-
-def _plain_metrics(metrics: Mapping[str, Any]) -> dict[str, Any]:
-    """Return metrics as JSON: numbers, with those JSON lacks as text."""
-    plain: dict[str, Any] = {}
-    for name, value in metrics.items():
-        if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise TypeError(f"expected metrics by name, found the key {name!r}")
-        if isinstance(value, (str, bool)) or value is None:
-            _check_text(name, value)
-            plain[name] = value
-            continue
-        _check_text(name, "")
-        try:
-            number = value.item() if hasattr(value, "item") else value
-            _check_size(name, number)
-            exact = isinstance(number, int)
-            plain[name] = number if exact else _plain_float(float(number))
-        except (TypeError, ValueError):
-            raise TypeError(
-                f"expected a number, str, bool or None as metric {name!r}, "
-                f"found {type(value).__name__}"
-            ) from None
-    return plain
-
-
-def _check_size(name: str, number: Any) -> None:
-    """Refuse an integer that no reader would parse."""
-    if isinstance(number, int) and number.bit_length() > _METRIC_BITS:
-        raise LimitExceeded(
-            f"expected at most {_METRIC_BITS} bits, found {number.bit_length()} - in "
-            f"metric {name!a:.80}"
-        )
-
-
-def _check_text(name: str, value: Any) -> None:
-    """Refuse text that a reader of strict JSON would refuse, once it is committed."""
-    try:
-        f"{name}{value}".encode()
-    except UnicodeEncodeError:
-        raise ValueError(
-            f"expected valid Unicode, found a lone surrogate - in metric {name!a:.80}"
-        ) from None
-
-
-def _plain_float(value: float) -> Any:
-    return value if math.isfinite(value) else {"float": repr(value)}
-
-
-def _describe(state: Any, mesh: Any) -> _Snapshot:
-    if jax.process_count() > 1:
-        raise Unsupported(
-            f"expected one process, found a job of {jax.process_count()}: this version "
-            "saves from one process with any number of devices"
-        )
-    laid = None if mesh is None else layouts.mesh_layout(mesh)
-    try:
-        leaves, structure = pytree.flatten(state)
-    except pytree.UnsupportedTree as error:
-        raise Unsupported(str(error)) from error
-    sources = tuple(describe_leaf(path, leaf, laid) for path, leaf in leaves.items())
-    return _Snapshot(structure, sources)
-
-
-def plan_save(sources: Sequence[Source], limits: WriteLimits) -> WritePlan:
-    """Return what this process writes of the described leaves."""
-    names = layouts.assign_names(s.leaf.path for s in sources)
-    laid = [
-        s.leaf
-        if s.pieces is None
-        else layouts.lay_out(s.leaf, names[s.leaf.path], s.pieces, limits=limits)
-        for s in sources
-    ]
-    leaves = layouts.assign_writers(laid, [s.pieces for s in sources])
-    return layouts.plan_write(leaves, jax.process_index(), pack_bytes=limits.pack_bytes)
-
-
-def _save(
-    snapshot: _Snapshot,
-    run: Store,
-    options: _Options,
-    *,
-    clock: Callable[[], float] = time.time,
-) -> Checkpoint:
-    if is_checkpoint(run):
-        raise ValueError(
-            f"expected the path of a run, found a checkpoint - at {run.url}: "
-            "save takes the run's path (the folder that holds steps/)"
-        )
-    step = options.step
-    if step is None:
-        step = check_step(max(committed_steps(run), default=-1) + 1)
-    replaced = _replaced(run, step, overwrite=options.overwrite)
-    plan = plan_save(snapshot.sources, WriteLimits.within(options.max_host_bytes))
-    attempt = Attempt(step, secrets.token_hex(8), clock())
-    run.make_folders(["", "steps"])
-    note_attempt(run, attempt)
-    try:
-        opened = _write_attempt(run, attempt, plan, snapshot, options)
-        record = cast(CommitRecord, opened.record)
-        if replaced:
-            # From the commit on nothing else names the old data.
-            old = replaced[0].commit
-            note_attempt(run, Attempt(step, old, clock()))
-        commit_record(run, record, replaces=replaced[1] if replaced else None)
-    except CommitUnknown:
-        raise
-    except BaseException as error:
-        # An interrupt may come when the commit has happened: then the data stays.
-        with contextlib.suppress(Exception):
-            if not is_committed(run, step, attempt.commit):
-                remove_attempt(run, step, attempt.commit)
-        if isinstance(error, layouts.LayoutError):
-            where = f"what step {step} would be in {run.url}"
-            if isinstance(error, layouts.TooLarge):
-                raise LimitExceeded(f"{error} - in {where}") from error
-            raise Unsupported(f"{error} - in {where}") from error
-        raise
-    # The save is done and cannot fail any more; `prune` finds what stays behind.
-    with contextlib.suppress(CkptError):
-        forget_attempt(run, step, attempt.commit)
-        if replaced:
-            remove_attempt(run, step, replaced[0].commit)
-    return Checkpoint(opened)
-
-
-def _replaced(
-    run: Store, step: int, *, overwrite: bool
-) -> tuple[CommitRecord, bytes] | None:
-    """Return the record an overwrite replaces; refuse to replace without it."""
-    if run.size(layouts.record_name(step)) is None:
-        return None
-    if not overwrite:
-        raise StepExists(
-            f"expected step {step} to be free, found it committed - in {run.url}: "
-            "save another step, or pass overwrite=True"
-        )
-    with contextlib.suppress(NotFound):
-        return read_record(run, step)
-    return None
-
-
-def _write_attempt(
-    run: Store,
-    attempt: Attempt,
-    plan: WritePlan,
-    snapshot: _Snapshot,
-    options: _Options,
-) -> Opened:
-    """Write everything but the record, durably, and return it as a reader sees it."""
-    store = run.child(attempt.directory)
-    folders = _folders(plan)
-    store.make_folders(folders)
-    objects = write_objects(
-        store,
-        plan,
-        snapshot.sources,
-        codec=options.codec,
-        max_host_bytes=options.max_host_bytes,
-    )
-    crcs, sizes = write_packs(store, plan, snapshot.sources)
-    draft = Manifest(
-        attempt.step,
-        attempt.commit,
-        snapshot.structure,
-        plan.leaves,
-        (),
-        options.codec,
-        options.metrics,
-        {"began": attempt.began},
-    )
-    documents = layouts.zarr_documents(draft, _codecs(plan, options.codec), sizes)
-    files = write_files(store, documents)
-    part = Part(
-        plan.process, attempt.commit, tuple(objects), plan.rows, crcs, tuple(files)
-    )
-    data = part.encode()
-    _write_whole(store, layouts.part_name(plan.process), data)
-    manifest = Manifest(
-        draft.step,
-        draft.commit,
-        draft.structure,
-        draft.leaves,
-        (PartRef(len(data), layouts.digest(data)),),
-        draft.codec,
-        draft.metrics,
-        draft.meta,
-    )
-    encoded = manifest.encode()
-    # Whatever a reader would refuse is refused before it is committed.
-    layouts.parse_manifest(encoded)
-    _write_whole(store, "manifest.json", encoded)
-    store.sync_folders([*folders, ""])
-    found = layouts.digest(encoded)
-    record = CommitRecord(attempt.step, attempt.commit, len(encoded), found)
-    return Opened(store, manifest, found, record, run, {plan.process: part})
-
-
-def _write_whole(store: Store, name: str, data: bytes) -> None:
-    with store.write(name, size=len(data)) as out:
-        out.write([data])
-        out.close()
-
-
-def _folders(plan: WritePlan) -> list[str]:
-    """Return the folders this process writes into, each after those it lies in."""
-    found = {"parts"}
-    for write in plan.objects:
-        leaf = plan.leaves[write.leaf]
-        at = leaf.cells.coordinates(write.object)
-        store = cast(layouts.Chunked, leaf.store)
-        found.add("/".join([store.name, "c", *map(str, at[:-1])]))
-    for row in plan.rows:
-        found.add(f"{layouts.pack_name(plan.process, row.pack)}/c")
-    parents = {
-        "/".join(segments[:n])
-        for segments in (name.split("/") for name in found)
-        for n in range(1, len(segments))
-    }
-    return sorted(found | parents)
-
-
-def _codecs(plan: WritePlan, codec: str | None) -> dict[str, list[dict[str, Any]]]:
-    dtypes = {
-        layouts.stored_dtype(leaf.dtype)
-        for leaf in plan.leaves
-        if leaf.store is not None
-    }
-    return {d.name: codec_document(codec, d.itemsize)[1:] for d in dtypes}

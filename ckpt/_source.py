@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from threading import Lock
@@ -28,8 +29,8 @@ _PLAIN = {
 }
 
 
-Held = dict[tuple[int, ...], np.ndarray[Any, Any]]
-"""Copies of the local pieces of an array, by their start."""
+Held = dict[Box, np.ndarray[Any, Any]]
+"""Copies of boxes of an array."""
 
 Shard = tuple[int, Any]
 """The number of an addressable shard, and the device that it is on."""
@@ -39,11 +40,17 @@ _listing = Lock()
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A leaf as it will be saved, without a store yet, and the array it comes from."""
+    """A leaf as it will be saved, without a store yet, and the array it comes from.
+
+    One that is `on_host` is the whole leaf in each process of a job. `owner` is the
+    process that alone has it: the others know no array.
+    """
 
     leaf: Leaf
     pieces: Pieces | None = None
     array: Any = None
+    is_on_host: bool = True
+    owner: int | None = None
 
     def fetch(self, box: Box) -> np.ndarray[Any, Any]:
         """Return the values of a box, which lies in one piece, in host memory.
@@ -52,66 +59,58 @@ class Source:
         may touch the array again.
         """
         if isinstance(self.array, dict):
-            return self._held(cast(Held, self.array), box)
+            return cast(Held, self.array)[box]
         if isinstance(self.array, np.ndarray):
             part = cast("np.ndarray[Any, Any]", self.array)[box.slices]
             native = self.leaf.numpy_dtype
             return part if part.dtype == native else part.astype(native)
-        array = cast(jax.Array, self.array)
-        if cast(Pieces, self.pieces).piece == array.shape:
-            return host_view(array.addressable_data(0), box)
-        start, inside = self._piece_of(box)
-        shard = _local_shards(array.sharding, array.shape)[start]
-        return host_view(_shard_data(self.leaf, array, shard), inside)
+        data, inside = self.locate(box)
+        return host_view(data, inside)
 
-    def _piece_of(self, box: Box) -> tuple[tuple[int, ...], Box]:
-        """Return the start of the piece a box lies in, and the box relative to it."""
-        piece = cast(Pieces, self.pieces).piece
+    def locate(self, box: Box) -> tuple[jax.Array, Box]:
+        """Return the local single-device array that holds a box, and where in it."""
+        array, piece = cast(jax.Array, self.array), cast(Pieces, self.pieces).piece
+        if piece == array.shape:
+            return array.addressable_data(0), box
         start = tuple(a // max(p, 1) * p for a, p in zip(box.start, piece, strict=True))
         inside = tuple(a - b for a, b in zip(box.start, start, strict=True))
-        return start, Box(inside, box.shape)
+        shard = _local_shards(array.sharding, array.shape)[start]
+        return _shard_data(self.leaf, array, shard), Box(inside, box.shape)
 
-    def _held(self, held: Held, box: Box) -> np.ndarray[Any, Any]:
-        start, inside = self._piece_of(box)
-        return held[start][inside.slices]
 
-    def hold(self) -> Source:
-        """Return the source with its local pieces copied to host memory.
-
-        The caller may then donate, delete or mutate the array it came from.
-        """
-        if self.array is None or self.pieces is None:
-            return self
-        if isinstance(self.array, np.ndarray):
-            return replace(
-                self, array=np.array(self.fetch(layouts.whole(self.leaf.shape)))
-            )
-        array = cast(jax.Array, self.array)
-        piece = self.pieces.piece
-        if piece == array.shape:
-            datas = {(0,) * len(piece): array.addressable_data(0)}
-        else:
-            shards = _local_shards(array.sharding, array.shape)
-            datas = {
-                start: _shard_data(self.leaf, array, shard)
-                for start, shard in shards.items()
-            }
-        held = {
-            start: np.array(host_view(data, layouts.whole(piece)))
-            for start, data in datas.items()
-        }
-        return replace(self, array=held)
+def local_bytes(source: Source) -> Iterator[memoryview]:
+    """Yield the bytes of a leaf that is on the host, piece by piece; or its value."""
+    if source.pieces is None:
+        yield memoryview(repr(source.leaf.value).encode())
+        return
+    pieces = layouts.Grid(source.leaf.shape, source.pieces.piece)
+    for number in range(pieces.length):
+        values = source.fetch(pieces.box(pieces.coordinates(number)))
+        yield np.ascontiguousarray(values).reshape(-1).view(np.uint8).data
 
 
 def host_view(data: jax.Array, box: Box) -> np.ndarray[Any, Any]:
     """Return a box of a single-device array in host memory.
 
+    On CPU devices it is a view of the device's buffer.
+    """
+    if is_in_host_memory(data):
+        view = np.asarray(data)
+        return view if box.shape == data.shape else view[box.slices]
+    return start_transfer(data, box)()
+
+
+def is_in_host_memory(data: jax.Array) -> bool:
+    """Tell whether numpy can look at a single-device array where it is."""
+    return next(iter(data.devices())).platform == "cpu"
+
+
+def start_transfer(data: jax.Array, box: Box) -> Callable[[], np.ndarray[Any, Any]]:
+    """Begin to copy a box of a device's array to host memory; return how to wait.
+
     No copy is left behind on the caller's array: numpy caches one on arrays that
     are not in host memory, so those are read through a fresh array or a slice.
     """
-    if next(iter(data.devices())).platform == "cpu":
-        view = np.asarray(data)
-        return view if box.shape == data.shape else view[box.slices]
     if box.shape == data.shape:
         fresh = jax.make_array_from_single_device_arrays(
             data.shape, data.sharding, [data]
@@ -119,7 +118,7 @@ def host_view(data: jax.Array, box: Box) -> np.ndarray[Any, Any]:
     else:
         fresh = jax.lax.dynamic_slice(data, box.start, box.shape)
     fresh.copy_to_host_async()
-    return np.asarray(fresh)
+    return lambda: np.asarray(fresh)
 
 
 @lru_cache(maxsize=4096)
@@ -162,10 +161,27 @@ def _shard_data(leaf: Leaf, array: jax.Array, shard: Shard) -> jax.Array:
     return data
 
 
-def describe_leaf(path: str, value: Any, mesh: MeshLayout | None) -> Source:
-    """Return how a leaf will be saved, or refuse it, naming its path."""
+def describe_leaf(
+    path: str, value: Any, mesh: MeshLayout | None, *, processes: int = 1
+) -> Source:
+    """Return how a leaf will be saved, or refuse it, naming its path.
+
+    What is on the host, or on devices of one process, each of the `processes` has.
+    """
     if isinstance(value, jax.Array):
-        return _describe_jax(path, value, mesh)
+        return _describe_jax(path, value, mesh, processes)
+    source = _describe_host(path, value, mesh)
+    if source.pieces is None:
+        return source
+    holders = _held_by_all(1, processes)
+    return replace(source, pieces=Pieces(source.pieces.piece, holders))
+
+
+def _held_by_all(pieces: int, processes: int) -> layouts.Holders | None:
+    return (tuple(range(processes)),) * pieces if processes > 1 else None
+
+
+def _describe_host(path: str, value: Any, mesh: MeshLayout | None) -> Source:
     if isinstance(value, np.generic):
         scalar = np.asarray(cast("np.generic[Any]", value))
         return _describe_numpy(path, scalar, "numpy_scalar", mesh)
@@ -223,7 +239,9 @@ def _replicated(mesh: MeshLayout | None, rank: int) -> Placement | None:
     return None if mesh is None else Placement(mesh, ((),) * rank)
 
 
-def _describe_jax(path: str, array: jax.Array, mesh: MeshLayout | None) -> Source:
+def _describe_jax(
+    path: str, array: jax.Array, mesh: MeshLayout | None, processes: int
+) -> Source:
     if isinstance(array, Tracer):
         raise Unsupported(
             f"expected a concrete array, found a tracer - at `{path}`: "
@@ -242,7 +260,11 @@ def _describe_jax(path: str, array: jax.Array, mesh: MeshLayout | None) -> Sourc
         raise Unsupported(
             f"expected a dtype that checkpoints hold, found {array.dtype} - at `{path}`"
         )
-    placement, piece = _place(path, array, mesh)
+    placement, pieces = _place(path, array, mesh)
+    is_on_host = bool(array.is_fully_addressable)
+    if is_on_host and processes > 1:
+        count = layouts.Grid(array.shape, pieces.piece).length
+        pieces = Pieces(pieces.piece, _held_by_all(count, processes))
     _list_shards(array)
     leaf = Leaf(
         path,
@@ -253,7 +275,7 @@ def _describe_jax(path: str, array: jax.Array, mesh: MeshLayout | None) -> Sourc
         weak=bool(array.weak_type),
         impl=impl,
     )
-    return Source(leaf, piece, array)
+    return Source(leaf, pieces, array, is_on_host)
 
 
 def _place(
@@ -283,7 +305,26 @@ def _place_named(
     spec = layouts.spec_of(sharding.spec, len(shape))
     laid = layouts.mesh_layout(sharding.mesh)
     placement = Placement(laid, spec, _memory(sharding.memory_kind))
-    return placement, Pieces(sharding.shard_shape(shape), None)
+    piece = sharding.shard_shape(shape)
+    return placement, Pieces(piece, _find_holders(sharding, shape, piece))
+
+
+def _find_holders(
+    sharding: Any, shape: tuple[int, ...], piece: tuple[int, ...]
+) -> layouts.Holders | None:
+    """Return which processes hold each piece; None when process 0 is the only one."""
+    processes = {device.process_index for device in sharding.device_set}
+    if processes == {0}:
+        return None
+    grid = layouts.Grid(shape, piece)
+    if len(processes) == 1 or not grid.length:
+        return (tuple(sorted(processes)),) * grid.length
+    found: list[set[int]] = [set() for _ in range(grid.length)]
+    for device, index in sharding.devices_indices_map(shape).items():
+        start = layouts.box_of_index(index, shape).start
+        at = tuple(a // p for a, p in zip(start, piece, strict=True))
+        found[grid.number(at)].add(device.process_index)
+    return tuple(tuple(sorted(held)) for held in found)
 
 
 def _memory(kind: str | None) -> str | None:
@@ -303,4 +344,4 @@ def _even(path: str, array: jax.Array) -> Pieces:
         raise Unsupported(
             f"expected an even sharding, found {array.sharding} - at `{path}`"
         )
-    return Pieces(piece, None)
+    return Pieces(piece, _find_holders(array.sharding, array.shape, piece))

@@ -213,12 +213,9 @@ def _write_coded(
     return crcs, lengths
 
 
-def write_packs(
-    store: Store, plan: WritePlan, sources: Sequence[Source]
-) -> tuple[Array, dict[str, int]]:
-    """Write this process's packs; return each row's CRC-32C and the packs' sizes."""
+def write_packs(store: Store, plan: WritePlan, sources: Sequence[Source]) -> Array:
+    """Write this process's packs and return each row's CRC-32C."""
     crcs = np.empty(len(plan.rows), np.uint32)
-    sizes: dict[str, int] = {}
     first = 0
     while first < len(plan.rows):
         pack = plan.rows[first].pack
@@ -227,12 +224,12 @@ def write_packs(
             last += 1
         rows = plan.rows[first:last]
         name = layouts.pack_name(plan.process, pack)
-        sizes[name] = rows[-1].offset + rows[-1].length
-        with store.write(f"{name}/c/0", size=sizes[name]) as out:
+        size = rows[-1].offset + rows[-1].length
+        with store.write(f"{name}/c/0", size=size) as out:
             _write_rows(out, plan, rows, sources, crcs[first:last])
             out.close()
         first = last
-    return crcs, sizes
+    return crcs
 
 
 def _write_rows(

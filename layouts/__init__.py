@@ -109,6 +109,7 @@ from ._write_plan import (
     WriteLimits as WriteLimits,
     WritePlan as WritePlan,
     assign_writers as assign_writers,
+    give_to as give_to,
     lay_out as lay_out,
     plan_write as plan_write,
 )
@@ -117,6 +118,9 @@ from ._zarr import (
     shard_index as shard_index,
     zarr_documents as zarr_documents,
 )
+
+from ._temp import pack_sizes as pack_sizes, check_parts as check_parts
+from ._mesh import placement_from_json as placement_from_json
 
 __all__ = [
     "BODY_BYTES",
@@ -179,6 +183,7 @@ __all__ = [
     "format_spec",
     "frame",
     "intersect",
+    "give_to",
     "lay_out",
     "merge_runs",
     "mesh_layout",

@@ -117,6 +117,14 @@ def _assign(
     return replace(leaf, store=replace(store, writers=tuple(runs)))
 
 
+def give_to(leaf: Leaf, process: int) -> Leaf:
+    """Return a stored leaf with all its cells written by one process."""
+    store = leaf.store
+    if store is None or process == 0 or not leaf.cells.length:
+        return leaf
+    return replace(leaf, store=replace(store, writers=((process, leaf.cells.length),)))
+
+
 def _are_first(holders: Holders) -> bool:
     return all(held == (0,) for held in holders)
 

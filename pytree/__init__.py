@@ -28,6 +28,7 @@ from ._glob import (
     rename_path as rename_path,
     rename_paths as rename_paths,
 )
+from ._graft import find_nodes as find_nodes, graft as graft
 from ._path import Key as Key, format_path as format_path, parse_path as parse_path
 from ._record import Record as Record
 from ._register import register as register
@@ -46,8 +47,10 @@ __all__ = [
     "compare",
     "compare_containers",
     "compile_globs",
+    "find_nodes",
     "flatten",
     "format_path",
+    "graft",
     "match",
     "parse_path",
     "register",

@@ -9,8 +9,8 @@ import pytest
 import ckpt
 
 DESIGNED = {
-    *("ABSENT", "Keep", "diff", "follow", "latest", "open", "plan", "prune"),
-    *("remesh", "restore", "save", "save_async", "steps", "verify"),
+    *("ABSENT", "Keep", "PerProcess", "diff", "follow", "latest", "open", "plan"),
+    *("prune", "remesh", "restore", "save", "save_async", "steps", "verify"),
 }
 ERRORS = {
     *("BarrierTimeout", "CkptError", "CommitUnknown", "Damaged", "LimitExceeded"),

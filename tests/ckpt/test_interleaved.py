@@ -12,10 +12,12 @@ import numpy as np
 import pytest
 
 import ckpt
+from ckpt._attempt import Options, save_snapshot
 from ckpt._catalog import open_path
 from ckpt._commit import remove_step
 from ckpt._errors import StoreError
-from ckpt._save import _check, _describe, _save
+from ckpt._job import join
+from ckpt._snapshot import describe_tree
 from ckpt._store import Store, open_store
 from ckpt._verify import verify_opened
 
@@ -79,8 +81,9 @@ def save_with_lost_answer(run: Path, *, arrives: bool, sent: list[bytes]) -> Non
         raise StoreError("Expected an answer, found none.", outcome="unknown")
 
     meeting = cast(Store, Meeting(store, {"create": create}))
-    options = _check(1, None, overwrite=False, codec=None, max_host_bytes=None)
-    _save(_describe({"w": np.arange(3)}, None), meeting, options)
+    options = Options(1, {}, overwrite=False, codec=None, max_host_bytes=None)
+    job = join()
+    save_snapshot(job, meeting, describe_tree({"w": np.arange(3)}, None, job), options)
 
 
 def test_a_commit_that_arrived_without_an_answer_is_one(tmp_path: Path) -> None:

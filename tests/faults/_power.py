@@ -3,11 +3,12 @@
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
 
 import ckpt
-from ckpt import _save
+from ckpt._attempt import Options, save_snapshot
+from ckpt._job import join
 from ckpt._local_store import LocalStore
+from ckpt._snapshot import describe_tree
 from tests._harness.powercut import Report, record, replay
 from tests.faults._oracle import find_complaint
 from tests.faults._trees import make_tree
@@ -23,9 +24,9 @@ def save(run: Path, step: int, seed: int, *, overwrite: bool = False) -> None:
 def save_without_sync(run: Path, step: int, seed: int) -> None:
     """Save to a store that leaves out every fsync."""
     store = LocalStore(str(run), durable=False)
-    snapshot = cast(Any, _save)._describe(make_tree(seed), None)
-    options = cast(Any, _save)._check(step, None, False, None, None)
-    cast(Any, _save)._save(snapshot, store, options)
+    job = join()
+    options = Options(step, {}, overwrite=False, codec=None, max_host_bytes=None)
+    save_snapshot(job, store, describe_tree(make_tree(seed), None, job), options)
 
 
 STATES = ({}, {1: 1}, {1: 1, 2: 2}, {1: 1, 2: 22}, {2: 22})

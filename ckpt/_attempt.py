@@ -1,0 +1,429 @@
+"""One attempt to save a step: begin, write, prove, commit, each agreed by the job."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+import layouts
+from layouts import CommitRecord, Manifest, Part, PartRef, WriteLimits, WritePlan
+
+from ._catalog import (
+    Opened,
+    check_step,
+    committed_steps,
+    is_checkpoint,
+    open_step,
+    read_record,
+)
+from ._checkpoint import Checkpoint
+from ._codec import codec_document
+from ._commit import (
+    Attempt,
+    commit_record,
+    forget_attempt,
+    is_committed,
+    note_attempt,
+    remove_attempt,
+)
+from ._errors import (
+    BarrierTimeout,
+    CkptError,
+    CommitUnknown,
+    LimitExceeded,
+    NotFound,
+    StepExists,
+    Unsupported,
+)
+from ._job import Job, Post, clear_calls, first_unfinished
+from ._snapshot import (
+    Snapshot,
+    complete,
+    describe_equal,
+    differing_leaves,
+    plan_save,
+    post_own,
+)
+from ._source import Source
+from ._store import Store
+from ._write import run_all, write_files, write_objects, write_packs
+
+_SHARED_SECONDS = 10.0
+"""How long a process waits to see what process 0 wrote: NFS may show it late."""
+
+_SETTLE_SECONDS = 10.0
+"""How long process 0 waits, after a failure, for the others to stop writing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the caller of a save asked for."""
+
+    step: int | None
+    metrics: dict[str, Any]
+    overwrite: bool
+    codec: str | None
+    max_host_bytes: int | None
+
+
+@dataclass(slots=True)
+class _Begun:
+    """What process 0 knows of the attempt while it is made."""
+
+    attempt: Attempt | None = None
+    replaced: tuple[CommitRecord, bytes] | None = None
+    opened: Opened | None = None
+
+
+def save_snapshot(
+    job: Job,
+    run: Store,
+    snapshot: Snapshot,
+    options: Options,
+    *,
+    clock: Callable[[], float] = time.time,
+) -> Checkpoint:
+    """Save what was described, together with the other processes of the job.
+
+    When it raises anything but CommitUnknown, readers see the run as it was before.
+    """
+    begun = _Begun()
+    try:
+        answer = _begin(job, run, snapshot, options, begun, clock)
+        attempt = Attempt(answer["step"], answer["commit"], answer["began"])
+        structure, sources = complete(snapshot, answer["own"], job)
+        draft = Manifest(
+            attempt.step,
+            attempt.commit,
+            structure,
+            (),
+            (),
+            options.codec,
+            options.metrics,
+            {"began": attempt.began},
+        )
+        _write(job, run, draft, sources, options, begun)
+        _commit(job, run, attempt, begun)
+    except CommitUnknown:
+        raise
+    except BaseException as error:
+        if job.process == 0 and begun.attempt:
+            _give_up(job, run, begun.attempt, error)
+        if isinstance(error, layouts.LayoutError):
+            raise _as_refusal(error, run) from error
+        raise
+    if begun.opened is not None:
+        return Checkpoint(begun.opened)
+    return Checkpoint(_open_committed(run, attempt))
+
+
+def _as_refusal(error: layouts.LayoutError, run: Store) -> CkptError:
+    where = f"what would be a step of {run.url}"
+    if isinstance(error, layouts.TooLarge):
+        return LimitExceeded(f"{error} - in {where}")
+    return Unsupported(f"{error} - in {where}")
+
+
+def _begin(
+    job: Job,
+    run: Store,
+    snapshot: Snapshot,
+    options: Options,
+    begun: _Begun,
+    clock: Callable[[], float],
+) -> Post:
+    """Agree on the step and the attempt's name; process 0 notes it."""
+    several = job.count > 1
+    equal = describe_equal(snapshot) if several else {}
+
+    def work() -> Post:
+        return {
+            "call": _describe_call(run, options),
+            "leaves": layouts.digest(repr(equal).encode()) if several else "",
+            "own": post_own(snapshot) if several else [[]],
+            "ended": first_unfinished(),
+        }
+
+    def decide(posts: list[Post]) -> Post:
+        for process, post in enumerate(posts):
+            if post["call"] != posts[0]["call"]:
+                raise ValueError(
+                    "expected all processes to make the same call, found "
+                    f"{posts[0]['call']} on process 0 and {post['call']} on process "
+                    f"{process}"
+                )
+        if several:
+            clear_calls(job, [post["ended"] for post in posts])
+        if any(post["leaves"] != posts[0]["leaves"] for post in posts):
+            return {"differ": True}
+        attempt = _note(run, options, begun, clock())
+        return {
+            "step": attempt.step,
+            "commit": attempt.commit,
+            "began": attempt.began,
+            "own": [post["own"] for post in posts],
+        }
+
+    answer = job.agree("begin", work, decide=decide)
+    if "differ" in answer:
+        job.agree("differ", lambda: dict(equal), decide=_refuse_differing)
+    return answer
+
+
+def _describe_call(run: Store, options: Options) -> str:
+    return (
+        f"save(step={options.step}, overwrite={options.overwrite}, "
+        f"codec={options.codec}, max_host_bytes={options.max_host_bytes}) to {run.url}"
+    )
+
+
+def _refuse_differing(posts: list[Post]) -> None:
+    lines = "\n  ".join(differing_leaves(posts))
+    raise Unsupported(
+        "expected the same tree on every process, found leaves that differ:\n  "
+        f"{lines}\nmake what is on the host equal (broadcast it from one process), or "
+        "wrap it in ckpt.PerProcess"
+    )
+
+
+def _note(run: Store, options: Options, begun: _Begun, began: float) -> Attempt:
+    if is_checkpoint(run):
+        raise ValueError(
+            f"expected the path of a run, found a checkpoint - at {run.url}: "
+            "save takes the run's path (the folder that holds steps/)"
+        )
+    step = options.step
+    if step is None:
+        step = check_step(max(committed_steps(run), default=-1) + 1)
+    begun.replaced = _replaced(run, step, overwrite=options.overwrite)
+    attempt = Attempt(step, secrets.token_hex(8), began)
+    run.make_folders(["", "steps"])
+    note_attempt(run, attempt)
+    begun.attempt = attempt
+    return attempt
+
+
+def _replaced(
+    run: Store, step: int, *, overwrite: bool
+) -> tuple[CommitRecord, bytes] | None:
+    """Return the record an overwrite replaces; refuse to replace without it."""
+    if run.size(layouts.record_name(step)) is None:
+        return None
+    if not overwrite:
+        raise StepExists(
+            f"expected step {step} to be free, found it committed - in {run.url}: "
+            "save another step, or pass overwrite=True"
+        )
+    with contextlib.suppress(NotFound):
+        return read_record(run, step)
+    return None
+
+
+def _write(
+    job: Job,
+    run: Store,
+    draft: Manifest,
+    sources: Sequence[Source],
+    options: Options,
+    begun: _Begun,
+) -> None:
+    """Write this process's cells and part; process 0 then proves and describes all."""
+    store = run.child(layouts.attempt_directory(draft.step, draft.commit))
+    limits = WriteLimits.within(options.max_host_bytes)
+    written: list[tuple[Manifest, Part, bytes]] = []
+
+    def work() -> Post:
+        if job.process:
+            _see_note(run, draft)
+        plan = plan_save(sources, job.process, limits=limits)
+        manifest = replace(draft, leaves=plan.leaves)
+        documents: dict[str, Any] = {}
+        if job.process == 0:
+            sizes = layouts.pack_sizes(plan.leaves, limit=limits.pack_bytes)
+            codecs = _codecs(plan, options.codec)
+            documents = layouts.zarr_documents(manifest, codecs, sizes)
+        part = _write_part(store, draft.commit, plan, sources, options, documents)
+        data = part.encode()
+        _write_whole(store, layouts.part_name(plan.process), data)
+        store.sync_folders([*_folders(plan), ""])
+        written.append((manifest, part, data))
+        return {"bytes": len(data), "sha256": layouts.digest(data)}
+
+    def decide(posts: list[Post]) -> None:
+        manifest, part, data = written[0]
+        refs = tuple(PartRef(post["bytes"], post["sha256"]) for post in posts)
+        manifest = replace(manifest, parts=refs)
+        if job.count > 1:
+            _prove(store, manifest, data)
+        begun.opened = _write_manifest(store, run, manifest, part)
+
+    job.agree("written", work, decide=decide)
+
+
+def _see_note(run: Store, draft: Manifest) -> None:
+    """Refuse a folder in which this process does not see what process 0 wrote."""
+    name = layouts.attempt_name(draft.step, draft.commit)
+    deadline = time.monotonic() + _SHARED_SECONDS
+    while run.size(name) is None:
+        if time.monotonic() > deadline:
+            raise Unsupported(
+                "expected a folder that all processes share, found nothing of what "
+                f"process 0 wrote ({name}) - in {run.url}: save to a shared file "
+                "system or an object store"
+            )
+        time.sleep(0.05)
+
+
+def _write_part(
+    store: Store,
+    commit: str,
+    plan: WritePlan,
+    sources: Sequence[Source],
+    options: Options,
+    documents: dict[str, Any],
+) -> Part:
+    """Write the objects and packs of this process, and return what it wrote."""
+    store.make_folders(_folders(plan))
+    objects = write_objects(
+        store,
+        plan,
+        sources,
+        codec=options.codec,
+        max_host_bytes=options.max_host_bytes,
+    )
+    crcs = write_packs(store, plan, sources)
+    files = write_files(store, documents)
+    return Part(plan.process, commit, tuple(objects), plan.rows, crcs, tuple(files))
+
+
+def _prove(store: Store, manifest: Manifest, mine: bytes) -> None:
+    """Read all parts back: what was written must be what was planned, all of it."""
+
+    def read(process: int) -> bytes:
+        ref = manifest.parts[process]
+        try:
+            return store.read(layouts.part_name(process), limit=ref.bytes)
+        except NotFound:
+            raise Unsupported(
+                "expected a folder that all processes share, found nothing of what "
+                f"process {process} wrote ({layouts.part_name(process)}) - in "
+                f"{store.url}: save to a shared file system or an object store"
+            ) from None
+
+    others = range(1, manifest.processes)
+    parts = [mine, *run_all(read, others, parallel=max(store.parallel, 8))]
+    layouts.check_parts(manifest, enumerate(parts))
+
+
+def _write_manifest(store: Store, run: Store, manifest: Manifest, part: Part) -> Opened:
+    encoded = manifest.encode()
+    # Whatever a reader would refuse is refused before it is committed.
+    layouts.parse_manifest(encoded)
+    _write_whole(store, "manifest.json", encoded)
+    store.sync_folders([""])
+    found = layouts.digest(encoded)
+    record = CommitRecord(manifest.step, manifest.commit, len(encoded), found)
+    return Opened(store, manifest, found, record, run, {0: part})
+
+
+def _write_whole(store: Store, name: str, data: bytes) -> None:
+    with store.write(name, size=len(data)) as out:
+        out.write([data])
+        out.close()
+
+
+def _folders(plan: WritePlan) -> list[str]:
+    """Return the folders this process writes into, each after those it lies in."""
+    found = {"parts"}
+    for write in plan.objects:
+        leaf = plan.leaves[write.leaf]
+        at = leaf.cells.coordinates(write.object)
+        store = cast(layouts.Chunked, leaf.store)
+        found.add("/".join([store.name, "c", *map(str, at[:-1])]))
+    for row in plan.rows:
+        found.add(f"{layouts.pack_name(plan.process, row.pack)}/c")
+    parents = {
+        "/".join(segments[:n])
+        for segments in (name.split("/") for name in found)
+        for n in range(1, len(segments))
+    }
+    return sorted(found | parents)
+
+
+def _codecs(plan: WritePlan, codec: str | None) -> dict[str, list[dict[str, Any]]]:
+    dtypes = {
+        layouts.stored_dtype(leaf.dtype)
+        for leaf in plan.leaves
+        if leaf.store is not None
+    }
+    return {d.name: codec_document(codec, d.itemsize)[1:] for d in dtypes}
+
+
+def _commit(job: Job, run: Store, attempt: Attempt, begun: _Begun) -> None:
+    """Make the step exist, once all processes say that they are still there.
+
+    One that gave up waiting says nothing here, so that what it said - that nothing was
+    committed - stays true.
+    """
+
+    def decide(_: list[Post]) -> None:
+        replaced = begun.replaced
+        if replaced:
+            # From the commit on nothing else names the old data.
+            old = replaced[0].commit
+            note_attempt(run, Attempt(attempt.step, old, time.time()))
+        record = cast(CommitRecord, cast(Opened, begun.opened).record)
+        commit_record(run, record, replaces=replaced[1] if replaced else None)
+
+    try:
+        job.agree("commit", dict[str, Any], decide=decide)
+    except BarrierTimeout as error:
+        if job.process:
+            _resolve_silence(run, attempt, error)
+            return
+        raise
+    if job.process == 0:
+        # The save is done and cannot fail any more; `prune` finds what stays behind.
+        with contextlib.suppress(CkptError):
+            forget_attempt(run, attempt.step, attempt.commit)
+            if begun.replaced:
+                remove_attempt(run, attempt.step, begun.replaced[0].commit)
+
+
+def _resolve_silence(run: Store, attempt: Attempt, error: BarrierTimeout) -> None:
+    """Find out what became of a commit that process 0 fell silent over."""
+    with contextlib.suppress(Exception):
+        if is_committed(run, attempt.step, attempt.commit):
+            return
+    raise CommitUnknown(
+        f"expected to learn whether step {attempt.step} was committed, found that "
+        f"process 0 does not say ({error}) - in {run.url}: look at steps() later"
+    ) from error
+
+
+def _open_committed(run: Store, attempt: Attempt) -> Opened:
+    opened = open_step(run, attempt.step)
+    if opened.manifest.commit != attempt.commit:
+        raise NotFound(
+            f"expected commit {attempt.commit} of step {attempt.step}, found it "
+            f"replaced already - in {run.url}"
+        )
+    return opened
+
+
+def _give_up(job: Job, run: Store, attempt: Attempt, error: BaseException) -> None:
+    """Remove what an attempt wrote, unless it is committed or still being written.
+
+    An interrupt may come when the commit has happened: then the data stays. So it does
+    while another process may write to it: `prune` finds it by its note.
+    """
+    waits = isinstance(error, Exception) and not isinstance(error, BarrierTimeout)
+    if not job.has_ended("written", within=_SETTLE_SECONDS if waits else 0.0):
+        return
+    with contextlib.suppress(Exception):
+        if not is_committed(run, attempt.step, attempt.commit):
+            remove_attempt(run, attempt.step, attempt.commit)

@@ -1,0 +1,345 @@
+"""Agreement between the processes of a job, by JAX's coordination service.
+
+No device takes part, so it works from any thread while others train. A collective
+call (`join`) is a few rounds of `agree`: everybody posts what it has, process 0 decides
+on all posts, everybody gets the decision. In the service's key-value store a round is
+
+    ckpt/<call>/<round>/<process>    what a process has to say; also that it failed
+    ckpt/<call>/<round>/verdict      created once: "go", or why not
+    ckpt/<call>/<round>/answer       what process 0 made of the posts
+
+The verdict can be created only once: by process 0 when all have posted, by a process
+that fails, or by one that has waited too long. So all see the same. Whoever raises
+posts nothing in later rounds: process 0 does nothing that it was not asked to do.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import time
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, field
+from functools import partial
+from threading import Lock, Thread
+from typing import Any, TypeVar, cast
+
+import jax
+from jax._src import distributed
+
+from ._errors import BarrierTimeout, CkptError, Unsupported
+
+T = TypeVar("T")
+Post = dict[str, Any]
+"""JSON that one process has to say."""
+
+BARRIER_SECONDS = 600.0
+_POLL_SECONDS = (0.001, 0.1)
+_NAMED = 16
+"""How many absent processes a message names."""
+
+_GO = {"go": True}
+_KINDS = {kind.__name__: kind for kind in CkptError.__subclasses__()}
+_RpcError = cast("type[Exception]", jax.errors.JaxRuntimeError)
+
+
+@dataclass(slots=True)
+class _Numbers:
+    """Which collective calls this process has begun, and which it is still in."""
+
+    client: Any = None
+    next: int = 0
+    unfinished: set[int] = field(default_factory=set[int])
+    cleared: int = 0
+    lock: Any = field(default_factory=Lock)
+
+
+_numbers = _Numbers()
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One collective call, as one of `count` processes sees it."""
+
+    process: int
+    count: int
+    timeout: float
+    call: int = 0
+    client: Any = None
+
+    def agree(
+        self,
+        name: str,
+        work: Callable[[], Post],
+        *,
+        decide: Callable[[list[Post]], T],
+    ) -> T:
+        """Do this process's `work`, wait for everybody's, and return the decision.
+
+        `decide` runs on process 0 alone, on all posts in order of process; what it
+        returns must be JSON in a job of several. When any of them raises, so do all:
+        itself there, elsewhere a CkptError of the same kind. BarrierTimeout names the
+        processes that did not come in time.
+        """
+        with self.refusing(name):
+            post = work()
+        if self.count == 1:
+            return decide([post])
+        try:
+            self._set(f"{name}/{self.process}", {"post": post})
+            if self.process == 0:
+                return self._lead(name, decide)
+            return self._follow(name)
+        except (_SilentError, _RpcError) as error:
+            raise self._timeout([0], f" ({error!s:.200})") from None
+
+    @contextlib.contextmanager
+    def refusing(self, name: str) -> Generator[None]:
+        """Do what comes before a round's work; when that raises, the others know."""
+        try:
+            yield
+        except BaseException as error:
+            self.refuse(name, error)
+            raise
+
+    def refuse(self, name: str, error: BaseException) -> None:
+        """Tell the others that this process cannot take part in a round."""
+        if self.count == 1:
+            return
+        failed = _failure(self.process, error)
+        with contextlib.suppress(_SilentError):
+            self._create(f"{name}/verdict", failed)
+            self._set(f"{name}/{self.process}", failed)
+
+    def has_ended(self, name: str, *, within: float) -> bool:
+        """Tell whether all others have posted or failed in a round, or do so soon."""
+        deadline = time.monotonic() + within
+        with contextlib.suppress(_SilentError):
+            for _ in _polls(deadline):
+                if len(self._posts(name)) >= self.count - 1:
+                    return True
+        return self.count == 1
+
+    def _lead(self, name: str, decide: Callable[[list[Post]], T]) -> T:
+        verdict = self._gather(name)
+        if not verdict and not self._create(f"{name}/verdict", _GO):
+            verdict = self._get(f"{name}/verdict", self.timeout)
+        if verdict:
+            raise self._raised(verdict)
+        posts = self._posts(name)
+        try:
+            answer = decide([posts[p]["post"] for p in range(self.count)])
+        except BaseException as error:
+            self._set(f"{name}/answer", _failure(0, error))
+            raise
+        self._set(f"{name}/answer", {"answer": answer})
+        return answer
+
+    def _gather(self, name: str) -> Post | None:
+        """Wait for all posts; return the verdict if it is one without us."""
+        for _ in _polls(time.monotonic() + self.timeout):
+            found = self._list(name)
+            if verdict := found.get("verdict"):
+                return json.loads(verdict)
+            if len(found) == self.count:
+                return None
+        here = self._posts(name)
+        failed = self._absent([p for p in range(self.count) if p not in here])
+        if self._create(f"{name}/verdict", failed):
+            return failed
+        return self._get(f"{name}/verdict", self.timeout)
+
+    def _follow(self, name: str) -> Any:
+        verdict = self._get(f"{name}/verdict", self.timeout)
+        if verdict is None:
+            here = self._posts(name)
+            failed = self._absent([p for p in range(self.count) if p not in here])
+            made = self._create(f"{name}/verdict", failed)
+            verdict = failed if made else self._get(f"{name}/verdict", self.timeout)
+        if verdict != _GO:
+            raise self._raised(verdict or self._absent([0]))
+        answer = self._get(f"{name}/answer", self.timeout)
+        if answer is None:
+            raise self._timeout([0], "")
+        if "answer" not in answer:
+            raise self._raised(answer)
+        return answer["answer"]
+
+    def _absent(self, processes: list[int]) -> Post:
+        return _failure(self.process, self._timeout(processes or [0], ""))
+
+    def _timeout(self, processes: list[int], why: str) -> BarrierTimeout:
+        shown = ", ".join(map(str, processes[:_NAMED]))
+        if len(processes) > _NAMED:
+            shown += f" and {len(processes) - _NAMED} more"
+        found = "is" if len(processes) == 1 else "are"
+        return BarrierTimeout(
+            f"expected all {self.count} processes within {self.timeout:g} s, found "
+            f"that process {shown} {found} missing{why}: nothing was committed; see "
+            "what those are doing, or raise barrier_timeout="
+        )
+
+    def _raised(self, failed: Post) -> CkptError:
+        """Return what another process raised, as this one raises it."""
+        kind, text = failed["kind"], failed["message"]
+        if kind == "BarrierTimeout":
+            return BarrierTimeout(text)
+        where = f"process {failed['process']}"
+        if kind in _KINDS:
+            return _KINDS[kind](f"{text} ({where})")
+        return CkptError(f"expected all processes to succeed, found {where}: {text}")
+
+    def _posts(self, name: str) -> dict[int, Post]:
+        found = self._list(name).items()
+        return {int(k): json.loads(v) for k, v in found if k.isdecimal()}
+
+    def _list(self, name: str) -> dict[str, bytes]:
+        """Return what a round has so far, by the last part of the keys."""
+        rpc = self.client.key_value_dir_get_bytes
+        found = _call(lambda: rpc(self._key(f"{name}/")), self.timeout)
+        return {key.rpartition("/")[2]: value for key, value in found}
+
+    def _set(self, name: str, value: Post) -> None:
+        data = json.dumps(value).encode()
+        rpc = self.client.key_value_set_bytes
+        _call(lambda: rpc(self._key(name), data, True), self.timeout)
+
+    def _create(self, name: str, value: Post) -> bool:
+        """Set a key that nobody has set; False when somebody has."""
+        data = json.dumps(value).encode()
+        rpc = self.client.key_value_set_bytes
+        try:
+            _call(lambda: rpc(self._key(name), data), self.timeout)
+        except _RpcError as error:
+            if "ALREADY_EXISTS" in str(error):
+                return False
+            raise _SilentError(f"{error!s:.200}") from None
+        return True
+
+    def _get(self, name: str, seconds: float) -> Post | None:
+        """Wait for a key; None when it does not come."""
+        rpc = self.client.blocking_key_value_get_bytes
+        wait = max(1, math.ceil(seconds * 1000))
+        try:
+            # The service keeps time itself; without it we do.
+            data = _call(lambda: rpc(self._key(name), wait), seconds + 1)
+        except _RpcError as error:
+            if "DEADLINE_EXCEEDED" in str(error):
+                return None
+            raise _SilentError(f"{error!s:.200}") from None
+        return json.loads(data)
+
+    def _key(self, name: str) -> str:
+        return f"ckpt/{self.call}/{name}"
+
+
+class _SilentError(Exception):
+    """The coordination service, which process 0 holds, does not answer."""
+
+
+def _call(rpc: Callable[[], T], seconds: float) -> T:
+    """Return what a request returns, but wait no longer than that.
+
+    Most requests have no deadline of their own, and while the main thread waits in one
+    of them no signal is handled.
+    """
+    done: list[T] = []
+    raised: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            done.append(rpc())
+        except BaseException as error:
+            raised.append(error)
+
+    thread = Thread(target=run, name="ckpt-coordination", daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if raised:
+        raise raised[0]
+    if not done:
+        raise _SilentError("the coordination service, in process 0, does not answer")
+    return done[0]
+
+
+def _polls(deadline: float) -> Generator[None]:
+    """Yield at growing intervals until the deadline, and once more then."""
+    pause, most = _POLL_SECONDS
+    while True:
+        late = time.monotonic() >= deadline
+        yield
+        if late:
+            return
+        time.sleep(pause)
+        pause = min(pause * 1.5, most)
+
+
+def _failure(process: int, error: BaseException) -> Post:
+    kind = type(error).__name__
+    known = isinstance(error, CkptError)
+    text = str(error) if known else f"{kind}: {error}"
+    return {"process": process, "kind": kind if known else "", "message": text}
+
+
+def join(timeout: float = BARRIER_SECONDS) -> Job:
+    """Begin a collective call: every process of the job must make the same one.
+
+    Must be called on the caller's thread: calls find each other by their order.
+    """
+    check_timeout(timeout)
+    count = jax.process_count()
+    if count == 1:
+        return Job(0, 1, timeout)
+    client = cast(Any, distributed.global_state.client)
+    if client is None:
+        raise Unsupported(
+            f"expected jax.distributed in a job of {count} processes, found it not "
+            "initialised: call jax.distributed.initialize() first"
+        )
+    with _numbers.lock:
+        if _numbers.client is not client:
+            _numbers.client, _numbers.next, _numbers.cleared = client, 0, 0
+            _numbers.unfinished = set()
+        call = _numbers.next
+        _numbers.next += 1
+        _numbers.unfinished.add(call)
+    return Job(jax.process_index(), count, timeout, call, client)
+
+
+def check_timeout(timeout: float) -> None:
+    """Refuse a time that nobody could wait for."""
+    if not 0 < timeout < 1e6:
+        raise ValueError(f"expected 0 < barrier_timeout < 1e6 seconds, found {timeout}")
+
+
+def leave(job: Job) -> None:
+    """End a collective call, whatever became of it."""
+    with _numbers.lock:
+        _numbers.unfinished.discard(job.call)
+
+
+def first_unfinished() -> int:
+    """Return the number of the first call that this process may still be in."""
+    with _numbers.lock:
+        return min(_numbers.unfinished, default=_numbers.next)
+
+
+def clear_calls(job: Job, ended: list[int]) -> None:
+    """Remove from the service what no process reads any more (process 0)."""
+    with _numbers.lock:
+        first, _numbers.cleared = _numbers.cleared, max(min(ended), _numbers.cleared)
+        last = _numbers.cleared
+    with contextlib.suppress(_SilentError, _RpcError):
+        for call in range(first, last):
+            _call(partial(job.client.key_value_delete, f"ckpt/{call}/"), job.timeout)
+
+
+@contextlib.contextmanager
+def joined(timeout: float = BARRIER_SECONDS) -> Generator[Job]:
+    """Be in a collective call for as long as the block lasts."""
+    job = join(timeout)
+    try:
+        yield job
+    finally:
+        leave(job)
