@@ -64,6 +64,7 @@ def strike_saves(
     setup: Setup = TRIO,
     saver: str = "save_seed",
     seed: int = 0,
+    patience: float = PATIENCE,
 ) -> Figures:
     """Strike each victim at random instants of a save, each in a job of its own."""
     ends: Counter[str] = Counter()
@@ -74,7 +75,9 @@ def strike_saves(
     for victim in victims:
         for instant in _instants(chosen, victim, calls[victim], seconds, instants):
             run = folder / f"{how}-{victim}-{strikes}"
-            answers, found = strike(server, run, how, instant, setup, saver)
+            answers, found = strike(
+                server, run, how, instant, setup=setup, saver=saver, patience=patience
+            )
             strikes += 1
             committed += (run / "steps" / "2.json").exists()
             ends.update(a.error or a.status for a in answers if a.member != victim)
@@ -103,14 +106,21 @@ def _instants(
     chosen: random.Random, victim: int, calls: int, seconds: float, count: int
 ) -> Iterator[Instant]:
     for number in range(count):
-        if number % 2 == 0 and calls:
+        if (number + victim) % 2 == 0 and calls:
             yield Instant(victim, call=chosen.randint(1, calls))
         else:
             yield Instant(victim, delay=chosen.uniform(0, seconds))
 
 
 def strike(
-    server: JobServer, run: Path, how: How, instant: Instant, setup: Setup, saver: str
+    server: JobServer,
+    run: Path,
+    how: How,
+    instant: Instant,
+    *,
+    setup: Setup = TRIO,
+    saver: str = "save_seed",
+    patience: float = PATIENCE,
 ) -> tuple[tuple[Answer, ...], list[str]]:
     """Save step 1, strike while step 2 is saved; return the ends, and complaints."""
     run.mkdir()
@@ -118,7 +128,7 @@ def strike(
         first = job.run(f"{WORK}:save_seed", str(run), 1, 1)
         if failed := find_failed("step 1", first):
             return first, failed
-        answers = _strike(job, run, how, instant, saver)
+        answers = _strike(job, run, how, instant, saver, patience)
         complaints = _judge(answers, run, instant.victim)
         if how == "stop" and len(job.alive) == setup.processes:
             complaints += _go_on(job, run, 3)
@@ -132,7 +142,7 @@ def strike(
 
 
 def _strike(
-    job: Job, run: Path, how: How, instant: Instant, saver: str
+    job: Job, run: Path, how: How, instant: Instant, saver: str, patience: float
 ) -> tuple[Answer, ...]:
     victim = instant.victim
     fault = Fault(str(run), at=instant.call, mode=how) if instant.call else None
@@ -145,9 +155,9 @@ def _strike(
         time.sleep(instant.delay)
         (job.kill if how == "kill" else job.stop)(victim)
     others = [member for member in job.alive if member != victim]
-    answers = job.collect(others, timeout=PATIENCE)
+    answers = job.collect(others, timeout=patience)
     job.resume(victim)
-    return (*answers, *job.collect([victim], timeout=PATIENCE))
+    return (*answers, *job.collect([victim], timeout=patience))
 
 
 def _judge(answers: Sequence[Answer], run: Path, victim: int) -> list[str]:

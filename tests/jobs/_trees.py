@@ -4,6 +4,7 @@ import math
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Literal
 
 import jax
@@ -49,34 +50,43 @@ FSDP = P("fsdp")
 BOTH = P(("data", "model"))
 
 KINDS: dict[str, Cases] = {
+    "tiny": {
+        "kernel": Case((512, 1024), spec=P("data", "model")),
+        "table": Case((2048, 256)),
+        "bias": Case((64,), spec=P("model")),
+        "key": Case((16,), "threefry2x32", P("data"), "key"),
+        "norm": Case((3,), "float64", form="numpy"),
+        "single": Case((3,), form="single"),
+        "rate": Case((), "float64", form="value"),
+    },
     "data_model": {
-        "kernel": Case((1024, 1024), spec=P("data", "model")),
-        "embed": Case((2048, 512), spec=BOTH),
-        "moment": Case((1024, 512), spec=P("data")),
-        "out": Case((1024, 1024), "bfloat16", P(None, "model")),
+        "kernel": Case((2048, 2048), spec=P("data", "model")),
+        "embed": Case((4096, 1024), "bfloat16", BOTH),
+        "moment": Case((2048, 1024), spec=P("data")),
+        "out": Case((1024, 2048), "bfloat16", P(None, "model")),
         "bias": Case((1024,), spec=P("model")),
         "scale": Case((48,)),
         "step": Case((), "int32"),
     },
     "fsdp": {
-        "kernel": Case((1024, 1024), spec=FSDP),
-        "embed": Case((4096, 256), "bfloat16", FSDP),
+        "kernel": Case((2048, 2048), spec=FSDP),
+        "embed": Case((8192, 1024), "bfloat16", FSDP),
         "thin": Case((16, 65536), spec=FSDP),
-        "across": Case((96, 8192), "int8", P(None, "fsdp")),
+        "across": Case((96, 2048), "int8", P(None, "fsdp")),
         "bias": Case((4096,), spec=FSDP),
         "step": Case((), "int32"),
     },
     "replicated": {
-        "large": Case((2048, 1024)),
-        "middle": Case((640, 512), "bfloat16"),
-        "odd": Case((1031, 257)),
+        "large": Case((2048, 2048)),
+        "middle": Case((2048, 1024), "bfloat16"),
+        "odd": Case((1031, 1007)),
         **{f"small{n}": Case((n * 37, 11)) for n in range(1, 9)},
         "step": Case((), "int32"),
     },
     "mixed": {
-        "kernel": Case((1024, 1024), spec=P("model", "data")),
-        "half": Case((1024, 512), spec=P("model")),
-        "table": Case((1024, 1024), "bfloat16"),
+        "kernel": Case((2048, 2048), spec=P("model", "data")),
+        "half": Case((2048, 512), spec=P("model")),
+        "table": Case((2048, 1024), "bfloat16"),
         "odd": Case((1000, 333)),
         "mask": Case((256, 64), "bool", P("data")),
         "empty": Case((0, 16), spec=P(None, "data")),
@@ -90,17 +100,17 @@ KINDS: dict[str, Cases] = {
     },
     "host": {
         "table": Case((1024, 1024), "float64", form="numpy"),
-        "rows": Case((3, 1 << 18), "int16", form="numpy"),
+        "rows": Case((3, 1 << 20), "int16", form="numpy"),
         "big": Case((257,), ">f8", form="numpy"),
         "count": Case((), "uint64", form="numpy_scalar"),
         "rate": Case((), "float64", form="value"),
-        "single": Case((512, 1024), form="single"),
+        "single": Case((2048, 1024), form="single"),
         "small": Case((5,), "int32", form="single"),
     },
     "keys": {
-        "many": Case((1 << 19,), "threefry2x32", BOTH, "key"),
+        "many": Case((1 << 21,), "threefry2x32", BOTH, "key"),
         "grid": Case((64, 256), "rbg", P("data", "model"), "key"),
-        "same": Case((1 << 16,), "rbg", form="key"),
+        "same": Case((1 << 18,), "rbg", form="key"),
         "one": Case((), "threefry2x32", form="key"),
         "step": Case((), "int32"),
     },
@@ -118,6 +128,7 @@ def make_mesh(kind: str, *, explicit: bool = False) -> Mesh:
     return jax.make_mesh(shape, ("data", "model"), axis_types=(types,) * 2)
 
 
+@lru_cache(maxsize=256)
 def make_values(case: Case, path: str, seed: int) -> Any:
     """Return the whole of a leaf as numpy, the same in every process."""
     generator = np.random.default_rng([seed, zlib.crc32(path.encode())])

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests._harness.jobs import JobServer
-from tests.jobs._kills import How, strike_saves
+from tests.jobs._kills import How, Instant, strike, strike_saves
 
 
 @pytest.mark.campaign
@@ -13,7 +13,7 @@ from tests.jobs._kills import How, strike_saves
 def test_a_struck_process_tears_nothing_and_is_named(
     server: JobServer, folder: Path, how: How
 ) -> None:
-    figures = strike_saves(server, folder, how, instants=2)
+    figures = strike_saves(server, folder, how, instants=1)
     assert figures.complaints == ()
     assert figures.ends.keys() <= {
         *("BarrierTimeout", "CommitUnknown", "aborted", "returned")
@@ -25,13 +25,21 @@ def test_a_struck_process_tears_nothing_and_is_named(
     [
         ("save_seed_record_first", "Damaged"),
         ("save_seed_and_ignore_errors", "nothing is committed"),
-        ("save_seed_after_a_collective", "hung"),
     ],
 )
 def test_unsafe_saves_are_caught(
     server: JobServer, folder: Path, saver: str, complaint: str
 ) -> None:
     figures = strike_saves(
-        server, folder, "kill", instants=1, victims=(1,), saver=saver
+        server, folder, "kill", instants=3, victims=(1,), saver=saver
     )
     assert any(complaint in found for found in figures.complaints)
+
+
+def test_a_save_that_waits_for_ever_is_caught(server: JobServer, folder: Path) -> None:
+    saver = "save_seed_after_a_collective"
+    instant = Instant(1, call=1)
+    _, complaints = strike(
+        server, folder / "run", "stop", instant, saver=saver, patience=4
+    )
+    assert any("hung" in complaint for complaint in complaints)
