@@ -22,6 +22,8 @@ PATIENCE = 25.0
 """Seconds within which every process that is left must have its answer."""
 
 NAMING = ("BarrierTimeout", "CommitUnknown")
+LATE = (*NAMING, "StoreError")
+"""What one that was stopped may raise: others may have removed its attempt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +175,9 @@ def _judge(answers: Sequence[Answer], run: Path, victim: int) -> list[str]:
         if answer.status == "returned":
             if not committed:
                 complaints.append(f"{who} returned, and nothing is committed")
-        elif answer.status != "raised" or answer.error not in NAMING:
+        elif answer.status != "raised" or answer.error not in (
+            LATE if answer.member == victim else NAMING
+        ):
             complaints.append(f"{who} {answer}\n{answer.output[-3000:]}")
         elif answer.error == "BarrierTimeout" and committed:
             complaints.append(f"{who} raised {answer.message!r}, but it is committed")

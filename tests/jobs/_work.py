@@ -182,12 +182,18 @@ def restore_own(run: str) -> dict[str, Any]:
     """Restore what `save_own` saved; say what is this process's, and what all have."""
     mesh = jax.make_mesh((jax.device_count(),), ("x",))
     own = ckpt.restore(run, mesh, barrier_timeout=BARRIER_SECONDS)["own"]
-    shown = [[one["row"], np.asarray(one["order"]).tolist()] for one in own.values]
     try:
-        value: Any = own.value
+        value = _show_own(own.value)
     except ValueError as error:
-        return {"value": str(error), "values": shown}
-    return {"value": [value["row"], value["order"].tolist()], "values": shown}
+        value = str(error)
+    return {"value": value, "values": [_show_own(one) for one in own.values]}
+
+
+def _show_own(value: Any) -> Any:
+    return [
+        None if leaf is ckpt.ABSENT else np.asarray(leaf).tolist()
+        for leaf in (value["row"], value["order"])
+    ]
 
 
 def round_trip_in_context(

@@ -96,7 +96,7 @@ def test_the_commit_of_a_process_0_that_is_stopped_in_it_is_not_denied(
 
 
 def stop_at(job: Job, run: Path, log: Path, call: str, name: str) -> Fault:
-    """Make step 1 exist, and return the fault that stops process 0 at its last such call.
+    """Save step 1, and return the fault that stops process 0 at its last such call.
 
     The calls are those of a save of step 1 beside a step 0, in a run of its own.
     """
@@ -171,11 +171,14 @@ def test_what_each_process_has_for_itself_comes_back_to_it(
         answers = job.run(f"{WORK}:restore_own", run)
         assert find_failed("restore", answers) == []
         assert [a.value["value"] for a in answers] == both
+        # What a process has no use for it does not read.
+        assert answers[0].value["values"] == [both[0], [None, None]]
     for processes in (1, 3):
         with server.start(Setup(processes)) as job:
             answers = job.run(f"{WORK}:restore_own", run)
             assert find_failed("restore", answers) == []
             assert [a.value["values"] for a in answers] == [both] * processes
+            assert all("expected" in a.value["value"] for a in answers)
     own = ckpt.restore(run)["own"]
     assert [v["row"] for v in own.values] == [100, 101]
     assert [v["order"].tolist() for v in own.values] == [[0], [0, 10]]

@@ -8,7 +8,6 @@ from tests._harness.jobs import JobServer, Setup
 from tests.jobs._matrix import WORK, run_matrix
 from tests.jobs._trees import KINDS
 
-
 FULL = [kind for kind in KINDS if kind != "tiny"]
 
 
@@ -17,9 +16,7 @@ def test_jobs_of_all_sizes_restore_what_others_saved(
     server: JobServer, folder: Path
 ) -> None:
     shapes = [(1, 2), (2, 2), (4, 1)]
-    found = run_matrix(
-        server, folder, saved_by=shapes, restored_by=shapes, kinds=FULL
-    )
+    found = run_matrix(server, folder, saved_by=shapes, restored_by=shapes, kinds=FULL)
     assert found.complaints == ()
     assert (found.saves, found.restores) == (18, 54)
 
