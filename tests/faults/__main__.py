@@ -127,6 +127,11 @@ def jobs() -> Iterator[Line]:
             with in_memory() as folder:
                 struck = strike_saves(server, Path(folder), how, instants=20)
             yield f"{how} one of three at 20 instants", str(struck), struck.complaints
+        with in_memory() as folder:
+            struck = strike_saves(
+                server, Path(folder), "kill", instants=20, saver="save_seed_async"
+            )
+        yield "kill in a background save", str(struck), struck.complaints
 
 
 CAMPAIGNS: dict[str, Callable[[], Iterator[Line]]] = {

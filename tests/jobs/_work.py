@@ -89,6 +89,14 @@ def save_seed(run: str, step: int, seed: int, timeout: float = 30.0) -> None:
     ckpt.save(state, mesh, run, step=step, barrier_timeout=timeout)
 
 
+def save_seed_async(run: str, step: int, seed: int, timeout: float = 30.0) -> None:
+    """Save the tree of a seed in the background, and wait for that."""
+    state, mesh = place_seed(seed)
+    pending = ckpt.save_async(state, mesh, run, step=step, barrier_timeout=timeout)
+    jax.tree.map(lambda leaf: leaf.delete(), state)
+    pending.result()
+
+
 def restore_seed(run: str, step: int, seed: int, timeout: float = 30.0) -> list[str]:
     """Restore a step on the devices of the job, and say what is not of its seed."""
     mesh = jax.make_mesh((jax.device_count(),), ("x",))

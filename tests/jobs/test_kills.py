@@ -20,6 +20,15 @@ def test_a_struck_process_tears_nothing_and_is_named(
     }
 
 
+def test_a_process_killed_in_a_background_save_tears_nothing(
+    server: JobServer, folder: Path
+) -> None:
+    figures = strike_saves(
+        server, folder, "kill", instants=2, victims=(1,), saver="save_seed_async"
+    )
+    assert figures.complaints == ()
+
+
 @pytest.mark.parametrize(
     ("saver", "complaint"),
     [
@@ -31,7 +40,7 @@ def test_unsafe_saves_are_caught(
     server: JobServer, folder: Path, saver: str, complaint: str
 ) -> None:
     figures = strike_saves(
-        server, folder, "kill", instants=3, victims=(1,), saver=saver
+        server, folder, "kill", instants=2, victims=(1,), saver=saver
     )
     assert any(complaint in found for found in figures.complaints)
 

@@ -15,10 +15,15 @@ FULL = [kind for kind in KINDS if kind != "tiny"]
 def test_jobs_of_all_sizes_restore_what_others_saved(
     server: JobServer, folder: Path
 ) -> None:
-    shapes = [(1, 2), (2, 2), (4, 1)]
-    found = run_matrix(server, folder, saved_by=shapes, restored_by=shapes, kinds=FULL)
+    found = run_matrix(
+        server,
+        folder,
+        saved_by=[(1, 1), (2, 2), (4, 1)],
+        restored_by=[(2, 1), (4, 1)],
+        kinds=FULL,
+    )
     assert found.complaints == ()
-    assert (found.saves, found.restores) == (18, 54)
+    assert (found.saves, found.restores) == (18, 36)
 
 
 def test_replicated_targets_are_read_once_over_the_job(
@@ -28,7 +33,7 @@ def test_replicated_targets_are_read_once_over_the_job(
         server,
         folder,
         saved_by=[(2, 2)],
-        restored_by=[(2, 1), (4, 1)],
+        restored_by=[(4, 1)],
         kinds=["data_model", "fsdp", "replicated", "keys"],
         ways=["replicate"],
     )
@@ -52,7 +57,7 @@ def test_without_broadcast_each_process_reads_for_itself(
 
 
 def test_trees_are_compared_to_the_last_bit(server: JobServer) -> None:
-    kinds = ["data_model", "fsdp", "replicated", "mixed", "keys"]
+    kinds = ["mixed", "keys"]
     with server.start(Setup(2, devices=2)) as job:
         for answer in job.run(f"{WORK}:check_trees", kinds):
             assert answer.status == "returned", answer.output
