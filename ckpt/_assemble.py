@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, cast
 
 import jax
 import numpy as np
+from jax.sharding import NamedSharding
 
 import layouts
 from layouts import Box, Leaf, Round, Wants
 
 from ._cast import convert
 from ._catalog import Opened
-from ._checkpoint import decode_leaf_value, read_box
+from ._checkpoint import decode_leaf_value, partition_spec, read_box
 from ._errors import Untrusted
 from ._exchange import (
     EXCHANGE_BYTES,
+    can_move,
     find_wants,
     gather_bytes,
     lay_round,
+    move_bits,
     read_round,
 )
 from ._job import ALONE, Job, Post
@@ -73,7 +76,10 @@ def assemble_leaves(
     several, what several of its processes want is read by one of them; not where the
     path is in `alone`, nor anywhere if that is None.
     """
-    makings = [_plan_making(opened, target) for target in targets]
+    spread = {} if alone is None else _find_spread(opened, targets, job, alone)
+    makings = [
+        _plan_making(opened, spread.get(n, target)) for n, target in enumerate(targets)
+    ]
     budget = max_host_bytes
     if budget is None and any(m.sharding and staged(m.sharding) for m in makings):
         budget = _STAGED_BYTES
@@ -82,7 +88,30 @@ def assemble_leaves(
     with job.refusing("read-0"):
         made = _assemble_alone(opened, makings, rest, budget, staged)
     made |= _assemble_shared(opened, makings, shared, job, budget)
+    # All have read what they had to: nobody waits in vain in what follows.
+    for n in spread:
+        made[n] = move_bits(made[n], targets[n].sharding)
     return [made[n] for n in range(len(makings))]
+
+
+def _find_spread(
+    opened: Opened, targets: Sequence[Target], job: Job, alone: Container[str]
+) -> dict[int, Target]:
+    """Return how leaves are read that XLA then spreads over more devices, by number."""
+    found: dict[int, Target] = {}
+    for number, target in enumerate(targets):
+        leaf, sharding = opened.manifest.leaves[target.number], target.sharding
+        plain = target.kind == "jax" and not target.weak and can_move(target.dtype)
+        if job.count == 1 or not plain or not target.laid or target.path in alone:
+            continue
+        owners = tuple(d.process_index for d in sharding.mesh.devices.flat)
+        finer = layouts.spread_spec(leaf, target.laid[1], target.laid[0], owners)
+        if finer is not None:
+            laid = NamedSharding(
+                sharding.mesh, partition_spec(finer), memory_kind=sharding.memory_kind
+            )
+            found[number] = replace(target, sharding=laid)
+    return found
 
 
 def _assemble_alone(

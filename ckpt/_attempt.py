@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -68,6 +68,7 @@ class Options:
     overwrite: bool
     codec: str | None
     max_host_bytes: int | None
+    in_background: bool = False
 
 
 @dataclass(slots=True)
@@ -105,6 +106,7 @@ def save_snapshot(
             options.codec,
             options.metrics,
             {"began": attempt.began},
+            WriteLimits.within(options.max_host_bytes).pack_bytes,
         )
         _write(job, run, draft, sources, options, begun)
         _commit(job, run, attempt, begun)
@@ -246,10 +248,12 @@ def _write(
             sizes = layouts.pack_sizes(plan.leaves, limit=limits.pack_bytes)
             codecs = _codecs(plan, options.codec)
             documents = layouts.zarr_documents(manifest, codecs, sizes)
+        folders = _folders(plan, documents)
+        store.make_folders(folders)
         part = _write_part(store, draft.commit, plan, sources, options, documents)
         data = part.encode()
         _write_whole(store, layouts.part_name(plan.process), data)
-        store.sync_folders(_folders(plan))
+        store.sync_folders(folders)
         written.append((manifest, part, data))
         return {"bytes": len(data), "sha256": layouts.digest(data)}
 
@@ -287,13 +291,13 @@ def _write_part(
     documents: dict[str, Any],
 ) -> Part:
     """Write the objects and packs of this process, and return what it wrote."""
-    store.make_folders(_folders(plan))
     objects = write_objects(
         store,
         plan,
         sources,
         codec=options.codec,
         max_host_bytes=options.max_host_bytes,
+        in_background=options.in_background,
     )
     crcs = write_packs(store, plan, sources)
     files = write_files(store, documents)
@@ -336,9 +340,9 @@ def _write_whole(store: Store, name: str, data: bytes) -> None:
         out.close()
 
 
-def _folders(plan: WritePlan) -> list[str]:
+def _folders(plan: WritePlan, documents: Iterable[str]) -> list[str]:
     """Return the folders this process writes into, each after those it lies in."""
-    found = {"parts"}
+    found = {"parts", *(name.rpartition("/")[0] for name in documents)} - {""}
     for write in plan.objects:
         leaf = plan.leaves[write.leaf]
         at = leaf.cells.coordinates(write.object)

@@ -19,6 +19,8 @@ from ._read import Fill, empty_aligned, fill_buffers, scatter
 
 Array = np.ndarray[Any, Any]
 
+_SUB_BYTE = {"int2", "int4", "uint2", "uint4", "float4_e2m1fn"}
+
 EXCHANGE_BYTES = 256 << 20
 """How much is exchanged at once, unless the caller's budget is smaller."""
 
@@ -91,6 +93,31 @@ def gather_bytes(mine: Array) -> Array:
     # The caller's ambient mesh may be of other devices.
     with jax.set_mesh(mesh):
         return np.asarray(_spread(mesh)(rows).addressable_data(0))
+
+
+def can_move(dtype: np.dtype[Any] | None) -> bool:
+    """Tell whether arrays of a dtype go from device to device bit for bit."""
+    return dtype is not None and dtype.name not in _SUB_BYTE
+
+
+def move_bits(array: jax.Array, sharding: Any) -> jax.Array:
+    """Return the array on another sharding of the same devices, bit for bit.
+
+    A collective: every process must come here. Floats go as integers: XLA may compute
+    with small ones as float32, which would quiet signalling NaNs.
+    """
+    dtype = np.dtype(array.dtype)
+    is_float = dtype.name.startswith(("float", "bfloat"))
+    bits = np.dtype(f"uint{8 * dtype.itemsize}") if is_float else dtype
+    with jax.set_mesh(sharding.mesh):
+        moved = jax.device_put(_cast_bits(array, bits), sharding)
+        return _cast_bits(moved, dtype)
+
+
+def _cast_bits(array: jax.Array, dtype: np.dtype[Any]) -> jax.Array:
+    if array.dtype == dtype:
+        return array
+    return jax.lax.bitcast_convert_type(array, dtype)
 
 
 @lru_cache(maxsize=1)

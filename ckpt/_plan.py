@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import jax
@@ -93,6 +93,7 @@ def plan(
     missing: str = "error",
     extra: str = "error",
     strict: bool = False,
+    broadcast: bool = True,
 ) -> RestorePlan:
     """Return what `restore` with these arguments would read; reads the manifest alone.
 
@@ -103,7 +104,7 @@ def plan(
     >>> import jax.numpy as jnp, ckpt
     >>> done = ckpt.save({"w": jnp.ones((8, 8))}, None, "memory://doc-plan")
     >>> ckpt.plan("memory://doc-plan", {"data": 4}, processes=2).amplification
-    2.0
+    1.0
     """
     if processes is not None and processes < 1:
         raise ValueError(f"expected at least one process, found {processes}")
@@ -119,7 +120,9 @@ def plan(
             f"found {count}"
         )
     owner = _owners(mesh, laid, count, given=processes is not None)
-    per_process, peak = _reads(opened.manifest, wanted.targets, owner, count)
+    per_process, peak = _reads(
+        opened.manifest, wanted.targets, owner, count, broadcast=broadcast
+    )
     return RestorePlan(
         opened.store.url,
         opened.manifest.step,
@@ -151,23 +154,59 @@ def _owners(
 
 
 def _reads(
-    manifest: Manifest, targets: Iterable[Target], owner: list[int], count: int
+    manifest: Manifest,
+    targets: Iterable[Target],
+    owner: list[int],
+    count: int,
+    *,
+    broadcast: bool,
 ) -> tuple[tuple[ProcessReads, ...], int]:
     totals = [[0, 0, 0] for _ in range(count)]
     held = [0] * count
+    shared: dict[int, tuple[Target, layouts.Wants]] = {}
+
+    def add(process: int, target: Target, boxes: Iterable[Box]) -> None:
+        leaf = manifest.leaves[target.number]
+        read = layouts.plan_leaf_read(target.number, leaf, list(boxes))
+        totals[process][0] += read.read
+        totals[process][1] += _requests(leaf, read)
+
     for target in targets:
         leaf = manifest.leaves[target.number]
         if leaf.store is None:
             continue
-        for process, boxes in _boxes(target, leaf, owner, count).items():
-            read = layouts.plan_leaf_read(target.number, leaf, boxes)
-            total = totals[process]
-            total[0] += read.read
-            total[1] += _requests(leaf, read)
-            total[2] += read.wanted
-            held[process] += read.wanted
+        if broadcast and count > 1 and target.laid is not None:
+            finer = layouts.spread_spec(
+                leaf, target.laid[1], target.laid[0], tuple(owner)
+            )
+            if finer is not None:
+                target = replace(target, laid=(target.laid[0], finer))
+        found = _boxes(target, leaf, owner, count)
+        wants = _wants(found)
+        together = broadcast and count > 1 and layouts.shares_reads(leaf, wants)
+        if together:
+            shared[len(shared)] = target, wants
+        for process, boxes in found.items():
+            size = sum(box.size for box in boxes) * leaf.itemsize
+            totals[process][2] += size
+            held[process] += size
+            if together:
+                boxes = layouts.boxes_alone(leaf, wants, process)
+            add(process, target, boxes)
+    leaves = {n: manifest.leaves[t.number] for n, (t, _) in shared.items()}
+    units = layouts.share_reads(leaves, {n: wants for n, (_, wants) in shared.items()})
+    for unit in units:
+        add(unit.reader, shared[unit.item][0], [unit.box])
     reads = tuple(ProcessReads(p, *total) for p, total in enumerate(totals))
     return reads, max(held, default=0)
+
+
+def _wants(boxes: Mapping[int, Iterable[Box]]) -> layouts.Wants:
+    found: dict[Box, list[int]] = {}
+    for process in sorted(boxes):
+        for box in boxes[process]:
+            found.setdefault(box, []).append(process)
+    return tuple((box, tuple(processes)) for box, processes in found.items())
 
 
 def _boxes(

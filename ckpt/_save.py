@@ -6,6 +6,7 @@ import os
 import warnings
 from collections.abc import Mapping
 from concurrent.futures import Future
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -116,6 +117,7 @@ def save_async(
         raise
     if held is None:
         return _save_now(job, run, snapshot, options)
+    options = replace(options, in_background=True)
     return submit(run.url, partial(_save_and_leave, job, run, held, options))
 
 

@@ -32,6 +32,9 @@ _PLAIN = {
 Held = dict[Box, np.ndarray[Any, Any]]
 """Copies of boxes of an array."""
 
+Transfer = Callable[[], np.ndarray[Any, Any]]
+"""Waits for a copy that is on its way to host memory, and returns it."""
+
 Shard = tuple[int, Any]
 """The number of an addressable shard, and the device that it is on."""
 
@@ -105,7 +108,7 @@ def is_in_host_memory(data: jax.Array) -> bool:
     return next(iter(data.devices())).platform == "cpu"
 
 
-def start_transfer(data: jax.Array, box: Box) -> Callable[[], np.ndarray[Any, Any]]:
+def start_transfer(data: jax.Array, box: Box) -> Transfer:
     """Begin to copy a box of a device's array to host memory; return how to wait.
 
     No copy is left behind on the caller's array: numpy caches one on arrays that

@@ -90,9 +90,15 @@ def write_objects(
     *,
     codec: str | None,
     max_host_bytes: int | None,
+    in_background: bool = False,
 ) -> list[ObjectPart]:
-    """Write the objects of the Zarr arrays and return what the part says of them."""
+    """Write the objects of the Zarr arrays and return what the part says of them.
+
+    `in_background` leaves processors to the training that goes on beside.
+    """
     batch_bytes, parallel = store.batch_bytes, store.parallel
+    if in_background:
+        parallel = max(1, parallel // 2)
     if max_host_bytes is not None:
         # An object, at most a quarter of the budget, may be held whole and sent.
         parallel = min(parallel, 2)

@@ -48,6 +48,7 @@ from ._manifest import (
     check_part_bytes as check_part_bytes,
     parse_manifest as parse_manifest,
 )
+from ._merge import check_parts as check_parts
 from ._mesh import (
     MeshLayout as MeshLayout,
     Placement as Placement,
@@ -71,6 +72,7 @@ from ._name import (
 from ._pack import (
     PackRow as PackRow,
     pack_rows as pack_rows,
+    pack_sizes as pack_sizes,
     written_cells as written_cells,
 )
 from ._part import (
@@ -93,6 +95,16 @@ from ._read_plan import (
     merge_runs as merge_runs,
     plan_leaf_read as plan_leaf_read,
 )
+from ._read_share import (
+    Round as Round,
+    Unit as Unit,
+    Wants as Wants,
+    boxes_alone as boxes_alone,
+    plan_rounds as plan_rounds,
+    share_reads as share_reads,
+    shares_reads as shares_reads,
+    spread_spec as spread_spec,
+)
 from ._record import (
     CommitRecord as CommitRecord,
     attempt_directory as attempt_directory,
@@ -104,26 +116,19 @@ from ._record import (
     step_of_record as step_of_record,
 )
 from ._share import (
-    Round as Round,
-    Unit as Unit,
-    Wants as Wants,
-    boxes_alone as boxes_alone,
-    plan_rounds as plan_rounds,
-    share_reads as share_reads,
-    shares_reads as shares_reads,
-)
-from ._temp import check_parts as check_parts, pack_sizes as pack_sizes
-from ._write_plan import (
     Holders as Holders,
-    ObjectWrite as ObjectWrite,
     Pieces as Pieces,
-    WriteLimits as WriteLimits,
-    WritePlan as WritePlan,
     assign_writers as assign_writers,
     give_to as give_to,
+)
+from ._write_plan import (
+    ObjectWrite as ObjectWrite,
+    WriteLimits as WriteLimits,
+    WritePlan as WritePlan,
     lay_out as lay_out,
     plan_write as plan_write,
 )
+from ._writers import Writers as Writers
 from ._zarr import (
     array_document as array_document,
     shard_index as shard_index,
@@ -164,12 +169,16 @@ __all__ = [
     "Placement",
     "ReadPlan",
     "Relaid",
+    "Round",
     "Shape",
     "Spec",
     "TooLarge",
+    "Unit",
     "UnknownFeature",
+    "Wants",
     "WriteLimits",
     "WritePlan",
+    "Writers",
     "array_document",
     "assign_names",
     "assign_writers",
@@ -178,8 +187,10 @@ __all__ = [
     "attempt_of_directory",
     "attempt_of_name",
     "box_of_index",
+    "boxes_alone",
     "check_name",
     "check_part_bytes",
+    "check_parts",
     "chunk_bytes",
     "cut_chunk",
     "cut_object",
@@ -200,6 +211,7 @@ __all__ = [
     "object_name",
     "pack_name",
     "pack_rows",
+    "pack_sizes",
     "parse_json",
     "parse_manifest",
     "parse_part",
@@ -207,13 +219,18 @@ __all__ = [
     "part_name",
     "piece_boxes",
     "piece_grid",
+    "placement_from_json",
     "plan_leaf_read",
+    "plan_rounds",
     "plan_write",
     "record_name",
     "relay_spec",
     "shard_index",
+    "share_reads",
+    "shares_reads",
     "spec_of",
     "split_counts",
+    "spread_spec",
     "step_of_record",
     "stored_dtype",
     "unframe",

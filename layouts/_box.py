@@ -5,7 +5,11 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator
+from functools import reduce
 from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 Shape = tuple[int, ...]
 
@@ -116,6 +120,31 @@ class Grid(NamedTuple):
             ]
         )
 
+    def sizes(self) -> NDArray[np.int64]:
+        """Return the number of elements of every cell, clipped, in C order.
+
+        >>> Grid((5, 4), (2, 4)).sizes().tolist()
+        [8, 8, 4]
+        """
+        lengths = [
+            np.minimum(n - np.arange(0, n, c or 1), c)
+            for n, c in zip(self.shape, self.cell, strict=True)
+        ]
+        return _outer(np.multiply, lengths)
+
+    def parents(self, coarse: Grid) -> NDArray[np.int64]:
+        """Return, for every cell in C order, the number of the coarse cell it is in.
+
+        >>> Grid((5, 4), (1, 2)).parents(Grid((5, 4), (2, 4))).tolist()
+        [0, 0, 0, 0, 1, 1, 1, 1, 2, 2]
+        """
+        stride, found = 1, list[NDArray[np.int64]]()
+        for d in reversed(range(len(self.shape))):
+            starts = np.arange(0, self.shape[d], self.cell[d] or 1)
+            found.append(starts // max(coarse.cell[d], 1) * stride)
+            stride *= coarse.counts[d]
+        return _outer(np.add, found[::-1])
+
     def coordinates(self, number: int) -> Shape:
         """Return the coordinates of the cell with this number in C order."""
         found: list[int] = []
@@ -152,3 +181,10 @@ class Grid(NamedTuple):
             scaled.append(range(axis.start * stride, axis.stop * stride, stride))
             stride *= count
         return map(sum, itertools.product(*reversed(scaled)))
+
+
+def _outer(combine: np.ufunc, lines: list[NDArray[np.int64]]) -> NDArray[np.int64]:
+    """Combine one value of each line, in C order."""
+    if not lines:
+        return np.array([1 if combine is np.multiply else 0])
+    return reduce(combine.outer, lines).ravel()

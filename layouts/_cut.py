@@ -8,6 +8,7 @@ any into more, and the boundaries of such meshes are boundaries of chunks.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from ._box import Shape
@@ -111,11 +112,13 @@ def cut_object(
     shape: Shape,
     limit: int = OBJECT_BYTES,
     parts: int = 1,
+    least: int = PACK_PIECE_BYTES,
 ) -> Shape:
     """Return the object shape: whole chunks, within the limit, never past a piece.
 
-    `parts` asks for at least that many objects a piece where it can be cut, so that
-    replicas can share the writing.
+    `parts` asks for so many objects that as many replicas can share the writing of a
+    piece within a tenth of evenly, or where that takes objects of less than `least`
+    bytes, for objects that come near it.
 
     >>> cut_object((4096, 4096), (256, 512), 4, shape=(4096, 4096), limit=16 << 20)
     (1024, 4096)
@@ -123,19 +126,37 @@ def cut_object(
     (2048, 4096)
     """
     whole = [-(-n // c) for n, c in zip(piece, chunk, strict=True)]
+    spans = [n == m for n, m in zip(piece, shape, strict=True)]
+    total, size = math.prod(whole), math.prod(chunk) * itemsize
+    best: tuple[int, list[int]] | None = None
+    cells = whole
+    for cells in _cut_cells(whole, spans):
+        held = math.prod(cells)
+        if held * size > limit:
+            continue
+        if best and held * size < least:
+            break
+        made = math.prod([-(-w // c) for w, c in zip(whole, cells, strict=True)])
+        most = min(-(-made // parts) * held, total)
+        if best is None or most <= best[0]:
+            best = most, cells
+        if 10 * most * parts <= 11 * total:
+            break
+    chosen = best[1] if best else cells
+    return tuple(n * c for n, c in zip(chosen, chunk, strict=True))
+
+
+def _cut_cells(whole: list[int], spans: list[bool]) -> Iterator[list[int]]:
+    """Yield ever smaller parts of a grid of chunks, the first dimension cut first.
+
+    They divide the piece evenly but where it spans the array.
+    """
     cells = list(whole)
-    size = math.prod(chunk) * itemsize
-
-    def too_large() -> bool:
-        made = math.prod(-(-w // c) for w, c in zip(whole, cells, strict=True))
-        return size * math.prod(cells) > limit or made < parts
-
+    yield cells
     for d in range(len(cells)):
-        while cells[d] > 1 and too_large():
-            if piece[d] == shape[d]:
-                cells[d] = -(-cells[d] // 2)
-            elif (factor := least_factor(cells[d])) > 1:
-                cells[d] //= factor
-            else:
+        while cells[d] > 1:
+            factor = 2 if spans[d] else least_factor(cells[d])
+            if factor == 1:
                 break
-    return tuple(n * c for n, c in zip(cells, chunk, strict=True))
+            cells = [*cells[:d], -(-cells[d] // factor), *cells[d + 1 :]]
+            yield cells

@@ -53,3 +53,8 @@ def show(value: object) -> str:
     ('[[[...]]]', 80)
     """
     return _REPR.repr(value)[:120]
+
+
+def show_path(path: str) -> str:
+    """Return a leaf's path for a message: as it is, unless it is long or strange."""
+    return path if path.isprintable() and len(path) <= 200 else show(path)

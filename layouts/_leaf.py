@@ -12,30 +12,31 @@ import numpy as np
 from ._box import Grid, Shape
 from ._dtype import dtype_of, itemsize_of
 from ._mesh import Placement
+from ._writers import Writers
 
 ARRAY_KINDS = frozenset({"jax", "key", "numpy", "numpy_scalar", "str", "bytes"})
 VALUE_KINDS = frozenset({"int", "float", "bool", "complex", "str", "bytes"})
 
-Runs = tuple[tuple[int, int], ...]
-"""Writers, run-length encoded in the order of the cells: (process, count)."""
-
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """Stored as pieces in its writers' packs."""
+    """Stored as pieces in its writers' packs; without writers process 0 writes all."""
 
     piece: Shape
-    writers: Runs = ()
+    writers: Writers | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Chunked:
-    """Stored as a Zarr array: a grid of objects, each a grid of chunks."""
+    """Stored as a Zarr array: a grid of objects, each a grid of chunks.
+
+    Without writers process 0 writes all objects.
+    """
 
     name: str
     object: Shape
     chunk: Shape
-    writers: Runs = ()
+    writers: Writers | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,25 +89,18 @@ class Leaf:
 
     def writer(self, cell: int) -> int:
         """Return the process that wrote the cell with this number."""
-        if not self.store or not self.store.writers:
-            return 0
-        return next(self.writers([cell]))
+        writers = self.store.writers if self.store else None
+        return writers.process(cell) if writers else 0
 
     def writers(self, cells: Iterable[int]) -> Iterator[int]:
-        """Yield the process that wrote each cell; their numbers must ascend."""
-        if not self.store or not self.store.writers:
-            yield from (0 for _ in cells)
-            return
-        runs = iter(self.store.writers)
-        process, stop = next(runs)
-        for cell in cells:
-            while cell >= stop:
-                process, count = next(runs)
-                stop += count
-            yield process
+        """Return the process that wrote each cell."""
+        writers = self.store.writers if self.store else None
+        return map(writers.process, cells) if writers else (0 for _ in cells)
 
-    def to_json(self, placements: dict[Placement, int]) -> dict[str, Any]:
-        """Return the leaf as JSON, its placement as a number in `placements`."""
+    def to_json(
+        self, placements: dict[Placement, int], writers: dict[Writers, int]
+    ) -> dict[str, Any]:
+        """Return the leaf as JSON, placement and writers as numbers in these tables."""
         found: dict[str, Any] = {"path": self.path, "kind": self.kind}
         if self.store is None:
             return found | {"value": self.value}
@@ -124,5 +118,5 @@ class Leaf:
         elif self.store.piece != self.shape:
             found["piece"] = self.store.piece
         if self.store.writers:
-            found["writers"] = self.store.writers
+            found["writers"] = writers.setdefault(self.store.writers, len(writers))
         return found

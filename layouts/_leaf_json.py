@@ -13,12 +13,13 @@ from typing import Any, cast
 from ._box import Grid, Shape
 from ._cut import PACK_BYTES
 from ._dtype import dtype_of
-from ._errors import InvalidLayout, LayoutError, TooLarge, show
+from ._errors import InvalidLayout, LayoutError, TooLarge, show, show_path
 from ._expect import expect_int, expect_list, is_object
 from ._json import check_depth
-from ._leaf import ARRAY_KINDS, VALUE_KINDS, Chunked, Leaf, Packed, Runs
+from ._leaf import ARRAY_KINDS, VALUE_KINDS, Chunked, Leaf, Packed
 from ._mesh import Placement
 from ._name import check_name
+from ._writers import Writers
 
 _RANK = 32
 _LENGTH = 1 << 48
@@ -29,8 +30,13 @@ _PACKED_FIELDS = _FIELDS | {"piece", "writers"}
 _CHUNKED_FIELDS = _FIELDS | {"array", "object", "chunk", "writers"}
 
 
-def leaf_from_json(value: Any, placements: list[Placement], processes: int) -> Leaf:
-    """Read a leaf, or say what is wrong and at which path."""
+def leaf_from_json(
+    value: Any, placements: list[Placement], writers: list[Writers]
+) -> Leaf:
+    """Read a leaf, or say what is wrong and at which path.
+
+    `placements` and `writers` are the tables whose entries leaves name by number.
+    """
     fields = value if is_object(value) else {}
     path, kind = fields.get("path"), fields.get("kind")
     if type(path) is not str or type(kind) is not str:
@@ -38,10 +44,9 @@ def leaf_from_json(value: Any, placements: list[Placement], processes: int) -> L
     try:
         if "value" in fields:
             return _value_leaf(path, kind, fields)
-        return _array_leaf(path, kind, fields, placements, processes)
+        return _array_leaf(path, kind, fields, placements, writers)
     except LayoutError as error:
-        shown = path if path.isprintable() and len(path) <= 200 else show(path)
-        raise type(error)(f"{error} - at `{shown}`") from None
+        raise type(error)(f"{error} - at `{show_path(path)}`") from None
 
 
 def _value_leaf(path: str, kind: str, fields: dict[str, Any]) -> Leaf:
@@ -58,7 +63,7 @@ def _array_leaf(
     kind: str,
     fields: dict[str, Any],
     placements: list[Placement],
-    processes: int,
+    writers: list[Writers],
 ) -> Leaf:
     known = _CHUNKED_FIELDS if "array" in fields else _PACKED_FIELDS
     if kind not in ARRAY_KINDS or not fields.keys() <= known:
@@ -80,7 +85,7 @@ def _array_leaf(
         kind in ("str", "bytes") and (dtype != "uint8" or len(shape) != 1)
     ):
         raise InvalidLayout(f"expected a {kind}, found {show(dtype)} of {show(shape)}")
-    store = _store(fields, shape, size, processes)
+    store = _store(fields, shape, size, writers)
     return Leaf(path, kind, cast(str, dtype), shape, placement, store, weak, impl)
 
 
@@ -98,21 +103,26 @@ def _placement(number: Any, placements: list[Placement], rank: int) -> Placement
 
 
 def _store(
-    fields: dict[str, Any], shape: Shape, itemsize: int, processes: int
+    fields: dict[str, Any], shape: Shape, itemsize: int, known: list[Writers]
 ) -> Packed | Chunked:
     rank = len(shape)
-    runs = _runs(fields["writers"], processes) if "writers" in fields else ()
+    writers = None
+    if "writers" in fields:
+        number = expect_int(fields["writers"], "writers", below=len(known))
+        writers = known[number]
     if "array" in fields:
         cell = _shape(fields.get("object"), rank, least=1)
         chunk = _shape(fields.get("chunk"), rank, least=1)
         cells = _count_objects(shape, cell, chunk, itemsize)
-        store = Chunked(check_name(fields["array"]), cell, chunk, runs)
+        store = Chunked(check_name(fields["array"]), cell, chunk, writers)
     else:
         piece = _shape(fields["piece"], rank) if "piece" in fields else shape
         cells = _count_pieces(shape, piece, itemsize)
-        store = Packed(piece, runs)
-    if "writers" in fields and sum([count for _, count in runs]) != cells:
-        raise InvalidLayout(f"expected writers of {cells} cells, found {show(runs)}")
+        store = Packed(piece, writers)
+    if writers and writers.length != cells:
+        raise InvalidLayout(
+            f"expected writers of {cells} cells, found those of {writers.length}"
+        )
     return store
 
 
@@ -148,16 +158,6 @@ def _count_objects(shape: Shape, cell: Shape, chunk: Shape, itemsize: int) -> in
 def _check_size(shape: Shape, itemsize: int) -> None:
     if math.prod([max(n, 1) for n in shape]) * itemsize >= 1 << 63:
         raise TooLarge(f"expected under 2**63 bytes, found shape {shape}")
-
-
-def _runs(value: Any, processes: int) -> Runs:
-    runs: list[tuple[int, int]] = []
-    for run in expect_list(value, "runs of writers"):
-        writer, count = expect_list(run, "a writer and its count of cells", length=2)
-        writer = expect_int(writer, "a writer", below=processes)
-        count = expect_int(count, "a count of cells", least=1, below=1 << 63)
-        runs.append((writer, count))
-    return tuple(runs)
 
 
 def _shape(value: Any, rank: int | None = None, *, least: int = 0) -> Shape:

@@ -8,14 +8,16 @@ from typing import Any
 
 import pytree
 
+from ._cut import PACK_BYTES
 from ._errors import CorruptLayout, InvalidLayout, TooLarge, show
 from ._expect import expect_fields, expect_int, expect_list
 from ._json import VALUES, check_depth, digest, frame, unframe
-from ._leaf import Chunked, Leaf, Packed
+from ._leaf import Chunked, Leaf
 from ._leaf_json import leaf_from_json
 from ._mesh import Placement, placement_from_json
 from ._name import part_name
 from ._record import is_commit, parse_reference
+from ._writers import Writers, writers_from_json
 
 MANIFEST = "ckpt-manifest"
 CODECS = (None, "zstd", "gzip", "blosc")
@@ -26,7 +28,9 @@ _FIELDS = {
     "codec",
     "metrics",
     "structure",
+    "pack_bytes",
     "placements",
+    "writers",
     "leaves",
     "parts",
     "meta",
@@ -56,6 +60,7 @@ class Manifest:
     codec: str | None = None
     metrics: dict[str, Any] = field(default_factory=dict[str, Any])
     meta: dict[str, Any] = field(default_factory=dict[str, Any])
+    pack_bytes: int = PACK_BYTES
 
     @property
     def processes(self) -> int:
@@ -70,7 +75,8 @@ class Manifest:
     def encode(self) -> bytes:
         """Return the manifest as its file."""
         placements: dict[Placement, int] = {}
-        leaves = [leaf.to_json(placements) for leaf in self.leaves]
+        writers: dict[Writers, int] = {}
+        leaves = [leaf.to_json(placements, writers) for leaf in self.leaves]
         body: dict[str, Any] = {
             "step": self.step,
             "commit": self.commit,
@@ -78,7 +84,9 @@ class Manifest:
             "codec": self.codec,
             "metrics": self.metrics,
             "structure": self.structure.to_json(),
+            "pack_bytes": self.pack_bytes,
             "placements": [p.to_json() for p in placements],
+            "writers": [w.to_json() for w in writers],
             "leaves": leaves,
             "parts": [[p.bytes, p.sha256] for p in self.parts],
             "meta": self.meta,
@@ -105,9 +113,16 @@ def parse_manifest(data: bytes) -> Manifest:
     placements = [
         placement_from_json(p) for p in expect_list(fields["placements"], "placements")
     ]
+    pack_bytes = expect_int(
+        fields["pack_bytes"], "the bytes of a pack", least=1, below=PACK_BYTES + 1
+    )
+    writers = [
+        writers_from_json(w, len(parts))
+        for w in expect_list(fields["writers"], "writers")
+    ]
     leaves = tuple(
         [
-            leaf_from_json(value, placements, len(parts))
+            leaf_from_json(value, placements, writers)
             for value in expect_list(fields["leaves"], "leaves")
         ]
     )
@@ -122,6 +137,7 @@ def parse_manifest(data: bytes) -> Manifest:
         codec,
         fields["metrics"],
         fields["meta"],
+        pack_bytes,
     )
 
 
@@ -156,22 +172,26 @@ def _parse_structure(value: Any, leaves: tuple[Leaf, ...]) -> pytree.Structure:
 def _check_room(leaves: tuple[Leaf, ...], parts: tuple[PartRef, ...]) -> None:
     """Refuse more cells and chunks than the parts have room to describe.
 
-    A chunk takes 8 bytes of its part at least (its checksum), a cell 10 bytes and 4
-    values: so no plan is larger than a multiple of the documents that it is made of.
+    A chunk takes 8 bytes of its part at least (its checksum), an object 4 bytes and 2
+    values, a packed piece 10 bytes and 5 values: so no plan is larger than a multiple
+    of the documents that it is made of.
     """
-    cells = chunks = 0
+    objects = pieces = chunks = 0
     for leaf in leaves:
         if not leaf.store or 0 in leaf.shape:
             continue
-        if isinstance(leaf.store, Packed) and leaf.store.piece == leaf.shape:
-            cells, chunks = cells + 1, chunks + 1
+        if isinstance(leaf.store, Chunked):
+            objects, chunks = objects + leaf.cells.length, chunks + leaf.chunks.length
+        elif leaf.store.piece == leaf.shape:
+            pieces += 1
         else:
-            cells, chunks = cells + leaf.cells.length, chunks + leaf.chunks.length
+            pieces += leaf.cells.length
     room = sum([part.bytes for part in parts])
-    if 8 * chunks + 10 * cells > room or 4 * cells > VALUES * len(parts):
+    needed = 8 * (chunks + pieces) + 4 * objects + 10 * pieces
+    if needed > room or 2 * objects + 5 * pieces > VALUES * len(parts):
         raise TooLarge(
             f"expected as many cells and chunks as {room} bytes of parts describe, "
-            f"found {cells} and {chunks}"
+            f"found {objects + pieces} and {chunks + pieces}"
         )
 
 

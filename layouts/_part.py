@@ -3,30 +3,35 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from operator import lt
 from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ._box import Grid
-from ._errors import InvalidLayout, show
+from ._box import Grid, Shape
+from ._errors import InvalidLayout, show, show_path
 from ._expect import expect_fields, expect_int, expect_list
 from ._json import BODY_BYTES, frame, unframe
-from ._leaf import Chunked
+from ._leaf import Chunked, Leaf
 from ._manifest import Manifest
 from ._name import check_name
 from ._pack import PackRow, pack_rows, written_cells
 
 PART = "ckpt-part"
 _FIELDS = {"process", "commit", "objects", "packs", "files"}
-_OBJECT_FIELDS = {"leaf", "object", "crc32c"}
+OBJECT_FIELDS = {"leaf", "object", "crc32c", "lengths"}
+PACK_FIELDS = {*PackRow._fields, "crc32c"}
 CHECKSUM_BYTES = 4
 """Each chunk of a Zarr array is followed by its CRC-32C, little-endian."""
 
 Crcs = NDArray[np.uint32]
 Lengths = NDArray[np.int64]
+Columns = dict[str, list[int]]
+_OBJECT = ("leaf", "object")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +71,16 @@ class Part:
     def encode(self) -> bytes:
         """Return the part as its file."""
         columns = list(zip(*self.rows, strict=True)) or [()] * 5
+        lengths = [o.lengths for o in self.objects if o.lengths is not None]
         body = {
             "process": self.process,
             "commit": self.commit,
-            "objects": [_object_json(o) for o in self.objects],
+            "objects": {
+                "leaf": [o.leaf for o in self.objects],
+                "object": [o.object for o in self.objects],
+                "crc32c": "".join([_hex(o.crcs) for o in self.objects]),
+                "lengths": np.concatenate(lengths).tolist() if lengths else [],
+            },
             "packs": {
                 **dict(zip(PackRow._fields, columns, strict=True)),
                 "crc32c": _hex(self.row_crcs),
@@ -79,22 +90,12 @@ class Part:
         return frame(PART, body)
 
 
-def _object_json(part: ObjectPart) -> dict[str, Any]:
-    found: dict[str, Any] = {
-        "leaf": part.leaf,
-        "object": part.object,
-        "crc32c": _hex(part.crcs),
-    }
-    if part.lengths is not None:
-        found["lengths"] = part.lengths.tolist()
-    return found
-
-
 def _hex(crcs: Crcs) -> str:
     return crcs.astype(">u4").tobytes().hex()
 
 
-def _unhex(text: Any, count: int) -> Crcs:
+def parse_crcs(text: Any, count: int) -> Crcs:
+    """Read checksums from text, eight hexadecimal digits each."""
     if not isinstance(text, str) or len(text) != 8 * count:
         raise InvalidLayout(f"expected {count} checksums, found {show(text)}")
     try:
@@ -106,9 +107,16 @@ def _unhex(text: Any, count: int) -> Crcs:
     return np.frombuffer(data, ">u4").astype(np.uint32)
 
 
-def chunk_count(manifest: Manifest, leaf: int, number: int) -> int:
-    """Return how many chunks the numbered object of a Zarr array holds."""
-    return object_chunks(manifest, leaf, number).length
+def chunk_counts(leaf: Leaf) -> list[int]:
+    """Return the number of chunks of every object of a Zarr array, in C order."""
+    store = cast(Chunked, leaf.store)
+    return _count_chunks(leaf.shape, store.object, store.chunk)
+
+
+@lru_cache(maxsize=1024)
+def _count_chunks(shape: Shape, cell: Shape, chunk: Shape) -> list[int]:
+    whole = tuple([o // c for o, c in zip(cell, chunk, strict=True)])
+    return Grid(Grid(shape, chunk).counts, whole).sizes().tolist()
 
 
 def object_chunks(manifest: Manifest, leaf: int, number: int) -> Grid:
@@ -137,55 +145,87 @@ def expected_objects(manifest: Manifest, process: int) -> list[tuple[int, int]]:
 
 def parse_part(manifest: Manifest, process: int, data: bytes) -> Part:
     """Read a part; it must describe exactly the objects its process writes."""
+    body = parse_body(manifest, process, data)
+    expected = expected_objects(manifest, process)
+    columns = expect_fields(body["objects"], OBJECT_FIELDS, "the objects")
+    compare_columns(manifest, "objects", columns, _columns(expected, _OBJECT))
+    counts = [chunk_counts(manifest.leaves[leaf])[cell] for leaf, cell in expected]
+    crcs = parse_crcs(columns["crc32c"], sum(counts))
+    numbers = [leaf for leaf, _ in expected]
+    lengths = parse_lengths(manifest, numbers, counts, columns["lengths"])
+    rows = tuple(pack_rows(manifest.leaves, process, limit=manifest.pack_bytes))
+    packs = expect_fields(body["packs"], PACK_FIELDS, "the packs")
+    compare_columns(manifest, "packs", packs, _columns(rows, PackRow._fields))
+    objects: list[ObjectPart] = []
+    stop = 0
+    for (leaf, cell), count in zip(expected, counts, strict=True):
+        start, stop = stop, stop + count
+        sizes = None if lengths is None else lengths[start:stop]
+        objects.append(ObjectPart(leaf, cell, crcs[start:stop], sizes))
+    row_crcs = parse_crcs(packs["crc32c"], len(rows))
+    files = parse_files(body["files"])
+    return Part(process, manifest.commit, tuple(objects), rows, row_crcs, files)
+
+
+def _columns(rows: Sequence[tuple[int, ...]], names: Iterable[str]) -> Columns:
+    found = list(map(list, zip(*rows, strict=True)))
+    return {name: found[i] if found else [] for i, name in enumerate(names)}
+
+
+def parse_body(manifest: Manifest, process: int, data: bytes) -> dict[str, Any]:
+    """Return the fields of a part, which must be the one of this process."""
     body = expect_fields(unframe(PART, data), _FIELDS, "the part")
-    _check_numbers(body, {"process": process}, "the part")
+    found = body["process"]
+    if type(found) is not int or found != process:
+        raise InvalidLayout(
+            f"expected the part to have process {process}, found {show(found)}"
+        )
     if body["commit"] != manifest.commit:
         raise InvalidLayout(
             f"expected a part of commit {manifest.commit}, "
             f"found one of {show(body['commit'])}"
         )
-    expected = expected_objects(manifest, process)
-    given = expect_list(body["objects"], "objects", length=len(expected))
-    objects = tuple(
-        [
-            _parse_object(manifest, leaf, number, value)
-            for (leaf, number), value in zip(expected, given, strict=True)
-        ]
-    )
-    rows = tuple(pack_rows(manifest.leaves, process))
-    crcs = _parse_rows(rows, body["packs"])
-    return Part(
-        process, manifest.commit, objects, rows, crcs, _parse_files(body["files"])
-    )
+    return body
 
 
-def _parse_object(manifest: Manifest, leaf: int, number: int, value: Any) -> ObjectPart:
-    what = f"object {number} of leaf {leaf}"
-    names = _OBJECT_FIELDS | ({"lengths"} if manifest.codec else set[str]())
-    fields = expect_fields(value, names, what)
-    _check_numbers(fields, {"leaf": leaf, "object": number}, what)
-    count = chunk_count(manifest, leaf, number)
-    lengths = None
-    if manifest.codec:
-        given = expect_list(fields["lengths"], "chunk lengths", length=count)
-        most = 2 * chunk_bytes(manifest, leaf) + (1 << 16)
-        lengths = np.array(
-            [
-                expect_int(n, "the length of a chunk", least=1, below=most)
-                for n in given
-            ],
-            np.int64,
-        )
-    return ObjectPart(leaf, number, _unhex(fields["crc32c"], count), lengths)
+def compare_columns(
+    manifest: Manifest, what: str, given: dict[str, Any], expected: Columns
+) -> None:
+    """Refuse columns that are not as expected, naming the leaf of the first row."""
+    for name, column in expected.items():
+        where = f"the {what}' column {name!r}"
+        found = expect_list(given[name], f"rows in {where}", length=len(column))
+        if set(map(type, found)) <= {int} and found == column:
+            continue
+        for row, (value, wanted) in enumerate(zip(found, column, strict=True)):
+            if type(value) is not int or value != wanted:
+                path = manifest.leaves[expected["leaf"][row]].path
+                raise InvalidLayout(
+                    f"expected {wanted} in row {row} of {where}, found {show(value)} "
+                    f"- at `{show_path(path)}`"
+                )
 
 
-def _check_numbers(fields: dict[str, Any], expected: dict[str, int], what: str) -> None:
-    for name, number in expected.items():
-        found = fields[name]
-        if type(found) is not int or found != number:
-            raise InvalidLayout(
-                f"expected {what} to have {name} {number}, found {show(found)}"
-            )
+def parse_lengths(
+    manifest: Manifest, leaves: Sequence[int], counts: Sequence[int], value: Any
+) -> Lengths | None:
+    """Read the lengths of the chunks of objects, given the leaf and count of each.
+
+    None without a codec: then the column is empty, all chunks are whole.
+    """
+    count = sum(counts) if manifest.codec else 0
+    given = expect_list(value, "lengths of chunks", length=count)
+    if not manifest.codec:
+        return None
+    most = {leaf: 2 * chunk_bytes(manifest, leaf) + (1 << 16) for leaf in set(leaves)}
+    limits = [
+        most[n] for n, many in zip(leaves, counts, strict=True) for _ in range(many)
+    ]
+    sound = set(map(type, given)) <= {int} and min(given, default=1) >= 1
+    if not sound or not all(map(lt, given, limits)):
+        for number, limit in zip(given, limits, strict=True):
+            expect_int(number, "the length of a chunk", least=1, below=limit)
+    return np.array(given, np.int64)
 
 
 def chunk_bytes(manifest: Manifest, leaf: int) -> int:
@@ -194,17 +234,8 @@ def chunk_bytes(manifest: Manifest, leaf: int) -> int:
     return math.prod(cast(Chunked, found.store).chunk) * found.itemsize
 
 
-def _parse_rows(rows: Sequence[PackRow], value: Any) -> Crcs:
-    columns = expect_fields(value, {*PackRow._fields, "crc32c"}, "the packs")
-    expected = [list(c) for c in zip(*rows, strict=True)] or [[]] * 5
-    for name, column in zip(PackRow._fields, expected, strict=True):
-        given = expect_list(columns[name], f"rows of {name!r}", length=len(rows))
-        if not set(map(type, given)) <= {int} or given != column:
-            raise InvalidLayout(f"expected other values in the packs' column {name!r}")
-    return _unhex(columns["crc32c"], len(rows))
-
-
-def _parse_files(value: Any) -> tuple[FileEntry, ...]:
+def parse_files(value: Any) -> tuple[FileEntry, ...]:
+    """Read the names, sizes and checksums of small files, each named once."""
     files = tuple([_parse_file(file) for file in expect_list(value, "files")])
     if len({file.name.casefold() for file in files}) != len(files):
         raise InvalidLayout("expected distinct files, found one twice")

@@ -1,158 +1,185 @@
-"""Who reads what several processes want: each stored byte once over the whole job.
-
-A pure function of the leaves and of who wants which boxes, so that every process finds
-the same answer without asking another.
-"""
+"""Who writes what: cells are shared evenly by the processes that hold them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import heapq
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
-from ._box import Box, intersect
-from ._leaf import Chunked, Leaf, Packed
+from ._box import Grid, Shape
+from ._leaf import Leaf
+from ._writers import Runs, Writers, merge_writers
 
-Wants = tuple[tuple[Box, tuple[int, ...]], ...]
-"""Distinct boxes of a leaf, and the processes that want each, ascending."""
-
-_ALIGNMENT = 64
-
-
-@dataclass(frozen=True, slots=True)
-class Unit:
-    """A box of a leaf, by its number among `share_reads`', that one process reads."""
-
-    item: int
-    box: Box
-    reader: int
-    nbytes: int
+Holders = tuple[tuple[int, ...], ...]
+"""For each piece in C order, the processes that hold it, ascending."""
 
 
 @dataclass(frozen=True, slots=True)
-class Round:
-    """Units that are exchanged together.
+class Pieces:
+    """How a leaf lies on the job: the shape of its pieces, and who holds each.
 
-    Each reader puts its own, at the offsets, into a buffer of `length` bytes.
+    No holders: process 0 alone holds everything.
     """
 
-    units: tuple[Unit, ...]
-    offsets: tuple[int, ...]
-    length: int
+    piece: Shape
+    holders: Holders | None = None
 
 
-def shares_reads(leaf: Leaf, wants: Wants) -> bool:
-    """Tell whether reading a leaf by itself, each process would read it again."""
-    if leaf.store is None or not leaf.nbytes:
-        return False
-    if any(len(processes) > 1 for _, processes in wants):
-        return True
-    if isinstance(leaf.store, Chunked):
-        return False
-    return any(len(found) > 1 for found in _wanting(leaf, wants).values())
+class _Group(NamedTuple):
+    """Cells of one size that the same processes hold, ascending."""
+
+    elements: int
+    holders: tuple[int, ...]
+    cells: list[int]
 
 
-def boxes_alone(leaf: Leaf, wants: Wants, process: int) -> tuple[Box, ...]:
-    """Return the boxes that a process reads for itself, of a leaf that is shared."""
-    if isinstance(leaf.store, Packed):
-        return ()
-    return tuple([box for box, found in wants if found == (process,)])
+@dataclass(frozen=True, slots=True)
+class _Shares:
+    """Who may write the cells of the leaves of one layout.
 
-
-def share_reads(leaves: Mapping[int, Leaf], wants: Mapping[int, Wants]) -> list[Unit]:
-    """Return who reads what of leaves that are shared; their keys number them.
-
-    Each unit goes, in order, to the one that wants it and has the fewest bytes so far.
-
-    >>> leaf = Leaf("b", "jax", "float32", (4,), store=Packed((4,)))
-    >>> both = ((Box((0,), (4,)), (0, 1)),)
-    >>> [u.reader for u in share_reads({0: leaf, 1: leaf}, {0: both, 1: both})]
-    [0, 1]
+    `alone` has the writer of each cell, -1 for one that several hold; `loads` the
+    elements that each process writes of those; `groups` the other cells.
     """
-    loads: dict[int, int] = {}
-    units: list[Unit] = []
-    for number, leaf in leaves.items():
-        for box, found in _parts(leaf, wants[number]):
-            reader = min(found, key=lambda process: (loads.get(process, 0), process))
-            nbytes = box.size * leaf.itemsize
-            loads[reader] = loads.get(reader, 0) + nbytes
-            units.append(Unit(number, box, reader, nbytes))
-    return units
+
+    alone: list[int]
+    loads: dict[int, int]
+    groups: list[_Group]
 
 
-def _wanting(leaf: Leaf, wants: Wants) -> dict[int, tuple[int, ...]]:
-    """Return which processes want some of each cell."""
-    if leaf.cells.cell == leaf.shape:
-        found = {process for _, processes in wants for process in processes}
-        return {0: tuple(sorted(found))}
-    wanting: dict[int, set[int]] = {}
-    for box, processes in wants:
-        for cell in leaf.cells.numbers(box):
-            wanting.setdefault(cell, set()).update(processes)
-    return {cell: tuple(sorted(found)) for cell, found in sorted(wanting.items())}
+def assign_writers(
+    leaves: Sequence[Leaf], pieces: Sequence[Pieces | None]
+) -> tuple[Leaf, ...]:
+    """Give every cell to one of the processes that hold it, evenly over the tree.
 
-
-def _parts(leaf: Leaf, wants: Wants) -> Iterator[tuple[Box, tuple[int, ...]]]:
-    cells = leaf.cells
-    if isinstance(leaf.store, Packed):
-        for cell, found in _wanting(leaf, wants).items():
-            yield cells.box(cells.coordinates(cell)), found
-        return
-    for box, found in wants:
-        if len(found) < 2:
+    What only one process holds is counted first; then cells go, the largest first, to
+    the holder with the fewest bytes so far, the lowest number first: every process
+    finds the same answer without asking another. Leaves of one layout share their
+    Writers.
+    """
+    known: dict[tuple[int, Shape, Shape, Shape], _Shares] = {}
+    seen: dict[int, Holders] = {}
+    equal: dict[Holders, Holders] = {}
+    shares: list[_Shares | None] = []
+    loads: dict[int, int] = {0: 0}
+    weights: dict[int, int] = {}
+    for leaf, held in zip(leaves, pieces, strict=True):
+        if leaf.store is None:
+            shares.append(None)
             continue
-        touched = list(cells.numbers(box))
-        parts = -(-len(found) // len(touched))
-        for cell in touched:
-            common = intersect(box, cells.box(cells.coordinates(cell)))
-            if common is not None:
-                for part in _split(leaf, common, parts):
-                    yield part, found
+        if held is None or held.holders is None:
+            loads[0] += leaf.nbytes
+            shares.append(None)
+            continue
+        # `pieces` keeps the holders alive: what has their id is the same tuple, and
+        # what is equal to another, which takes longer to tell, is asked only once.
+        holders = seen.get(id(held.holders))
+        if holders is None:
+            holders = equal.setdefault(held.holders, held.holders)
+            seen[id(held.holders)] = holders
+        key = id(holders), leaf.shape, held.piece, leaf.cells.cell
+        share = known.get(key)
+        if share is None:
+            share = known[key] = _share(leaf, held.piece, holders)
+        weights[id(share)] = weights.get(id(share), 0) + leaf.itemsize
+        shares.append(share)
+    for share in known.values():
+        for process, elements in share.loads.items():
+            loads[process] = loads.get(process, 0) + elements * weights[id(share)]
+    return _name_writers(leaves, shares, _deal(leaves, shares, loads))
 
 
-def _split(leaf: Leaf, box: Box, parts: int) -> Iterator[Box]:
-    """Cut a box into up to so many parts, where chunks meet."""
-    if parts < 2:
-        yield box
-        return
-    chunk = leaf.chunks.cell
-    firsts = [a // c for a, c in zip(box.start, chunk, strict=True)]
-    lasts = [-(-b // c) for b, c in zip(box.stop, chunk, strict=True)]
-    counts = [b - a for a, b in zip(firsts, lasts, strict=True)]
-    d = max(range(len(counts)), key=lambda n: counts[n])
-    step = -(-counts[d] // parts)
-    for at in range(firsts[d], lasts[d], step):
-        low = max(at * chunk[d], box.start[d])
-        high = min((at + step) * chunk[d], box.stop[d])
-        start, shape = list(box.start), list(box.shape)
-        start[d], shape[d] = low, high - low
-        yield Box(tuple(start), tuple(shape))
+def give_to(leaf: Leaf, process: int) -> Leaf:
+    """Return a stored leaf with all its cells written by one process."""
+    store = leaf.store
+    if store is None or process == 0 or not leaf.cells.length:
+        return leaf
+    writers = Writers(((process, leaf.cells.length),))
+    return replace(leaf, store=replace(store, writers=writers))
 
 
-def plan_rounds(units: Sequence[Unit], *, limit: int) -> Iterator[Round]:
-    """Yield the units in rounds, whose buffers together have about `limit` bytes."""
-    group: list[Unit] = []
-    held = 0
-    for unit in units:
-        if group and held + unit.nbytes > limit:
-            yield _round(group)
-            group, held = [], 0
-        group.append(unit)
-        held += unit.nbytes
-    if group:
-        yield _round(group)
+def _share(leaf: Leaf, piece: Shape, holders: Holders) -> _Shares:
+    cells = leaf.cells
+    sizes: list[int] = cells.sizes().tolist()
+    places: list[int] = cells.parents(Grid(leaf.shape, piece)).tolist()
+    alone: list[int] = []
+    loads: dict[int, int] = {}
+    groups: dict[tuple[int, int], _Group] = {}
+    for cell, (elements, place) in enumerate(zip(sizes, places, strict=True)):
+        held = holders[place]
+        if len(held) == 1:
+            alone.append(held[0])
+            loads[held[0]] = loads.get(held[0], 0) + elements
+            continue
+        alone.append(-1)
+        group = groups.get((elements, place))
+        if group is None:
+            group = groups[elements, place] = _Group(elements, held, [])
+        group.cells.append(cell)
+    return _Shares(alone, loads, list(groups.values()))
 
 
-def _round(units: Sequence[Unit]) -> Round:
-    ends: dict[int, int] = {}
-    offsets: list[int] = []
-    for unit in units:
-        offset = ends.get(unit.reader, 0)
-        offsets.append(offset)
-        ends[unit.reader] = offset + -(-unit.nbytes // _ALIGNMENT) * _ALIGNMENT
-    return Round(tuple(units), tuple(offsets), _round_up(max(ends.values())))
+def _deal(
+    leaves: Sequence[Leaf], shares: Sequence[_Shares | None], loads: dict[int, int]
+) -> dict[int, list[tuple[_Group, list[int]]]]:
+    """Return, by leaf, the writers of each group of cells, in ascending order.
+
+    A heap for each set of holders has (load, process); loads only grow, so what is
+    stale there is too small, and is refreshed when it comes up.
+    """
+    heaps: dict[tuple[int, ...], list[tuple[int, int]]] = {}
+    entries = [
+        (-group.elements * leaf.itemsize, number, at, group)
+        for number, (leaf, share) in enumerate(zip(leaves, shares, strict=True))
+        if share
+        for at, group in enumerate(share.groups)
+    ]
+    dealt: dict[int, list[tuple[_Group, list[int]]]] = {}
+    for size, number, _, group in sorted(entries, key=lambda entry: entry[:3]):
+        heap = heaps.get(group.holders)
+        if heap is None:
+            heap = [(loads.get(process, 0), process) for process in group.holders]
+            heapq.heapify(heap)
+            heaps[group.holders] = heap
+        writers: list[int] = []
+        for _ in group.cells:
+            while (load := loads.get(heap[0][1], 0)) != heap[0][0]:
+                heapq.heapreplace(heap, (load, heap[0][1]))
+            writer = heap[0][1]
+            loads[writer] = load - size
+            writers.append(writer)
+        writers.sort()
+        dealt.setdefault(number, []).append((group, writers))
+    return dealt
 
 
-def _round_up(length: int) -> int:
-    """Return one of few lengths, a little greater: each is compiled once."""
-    grain = 1 << max(10, length.bit_length() - 3)
-    return -(-length // grain) * grain
+def _name_writers(
+    leaves: Sequence[Leaf],
+    shares: Sequence[_Shares | None],
+    dealt: dict[int, list[tuple[_Group, list[int]]]],
+) -> tuple[Leaf, ...]:
+    """Return the leaves with their writers, those with equal ones sharing them."""
+    made: dict[Runs, Writers | None] = {(): None}
+    fixed: dict[int, Writers | None] = {}
+    named: list[Leaf] = []
+    for number, (leaf, share) in enumerate(zip(leaves, shares, strict=True)):
+        if share is None or leaf.store is None:
+            named.append(leaf)
+            continue
+        if not share.groups and id(share) in fixed:
+            writers = fixed[id(share)]
+        else:
+            processes = list(share.alone)
+            for group, chosen in dealt.get(number, ()):
+                for cell, process in zip(group.cells, chosen, strict=True):
+                    processes[cell] = process
+            runs = merge_writers(processes)
+            if len(runs) == 1 and runs[0][0] == 0:
+                runs = ()
+            if runs not in made:
+                made[runs] = Writers(runs)
+            writers = fixed[id(share)] = made[runs]
+        if writers:
+            leaf = replace(leaf, store=replace(leaf.store, writers=writers))
+        named.append(leaf)
+    return tuple(named)

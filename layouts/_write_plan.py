@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import heapq
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from ._box import Grid, Shape
 from ._cut import (
     CHUNK_BYTES,
     OBJECT_BYTES,
@@ -18,20 +16,7 @@ from ._cut import (
 )
 from ._leaf import Chunked, Leaf, Packed
 from ._pack import PackRow, pack_rows, written_cells
-
-Holders = tuple[tuple[int, ...], ...]
-"""For each piece in C order, the processes that hold it, ascending."""
-
-
-@dataclass(frozen=True, slots=True)
-class Pieces:
-    """How a leaf lies on the job: the shape of its pieces, and who holds each.
-
-    No holders: process 0 alone holds everything.
-    """
-
-    piece: Shape
-    holders: Holders | None = None
+from ._share import Pieces
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,91 +54,9 @@ def lay_out(
         itemsize,
         shape=shape,
         limit=limits.object_bytes,
-        parts=min(replicas, size // PACK_PIECE_BYTES),
+        parts=replicas,
     )
     return replace(leaf, store=Chunked(name, cell, chunk))
-
-
-Heaps = dict[tuple[int, ...], list[tuple[int, int]]]
-"""For each set of holders, (load, process) as a heap whose loads may be stale."""
-
-
-def assign_writers(
-    leaves: Sequence[Leaf], pieces: Sequence[Pieces | None]
-) -> tuple[Leaf, ...]:
-    """Give every cell to one of the processes that hold it, evenly over the tree.
-
-    Cells go in order to the holder with the fewest bytes so far, the lowest number
-    first, so that every process finds the same answer without asking another.
-    """
-    loads: dict[int, int] = {}
-    heaps: Heaps = {}
-    return tuple(
-        [
-            _assign(leaf, held, loads, heaps) if leaf.store else leaf
-            for leaf, held in zip(leaves, pieces, strict=True)
-        ]
-    )
-
-
-def _assign(
-    leaf: Leaf, pieces: Pieces | None, loads: dict[int, int], heaps: Heaps
-) -> Leaf:
-    store = leaf.store
-    holders = pieces.holders if pieces else None
-    if store is None or pieces is None or holders is None or _are_first(holders):
-        loads[0] = loads.get(0, 0) + leaf.nbytes
-        return leaf
-    runs: list[tuple[int, int]] = []
-    for held, size in _held_cells(leaf, Grid(leaf.shape, pieces.piece), holders):
-        writer = _least_loaded(held, heaps, loads)
-        loads[writer] = loads.get(writer, 0) + size
-        if runs and runs[-1][0] == writer:
-            runs[-1] = (writer, runs[-1][1] + 1)
-        else:
-            runs.append((writer, 1))
-    if all(process == 0 for process, _ in runs):
-        return leaf
-    return replace(leaf, store=replace(store, writers=tuple(runs)))
-
-
-def give_to(leaf: Leaf, process: int) -> Leaf:
-    """Return a stored leaf with all its cells written by one process."""
-    store = leaf.store
-    if store is None or process == 0 or not leaf.cells.length:
-        return leaf
-    return replace(leaf, store=replace(store, writers=((process, leaf.cells.length),)))
-
-
-def _are_first(holders: Holders) -> bool:
-    return all(held == (0,) for held in holders)
-
-
-def _held_cells(
-    leaf: Leaf, pieces: Grid, holders: Holders
-) -> Iterator[tuple[tuple[int, ...], int]]:
-    """Yield the holders and the bytes of each cell."""
-    cells, itemsize = leaf.cells, leaf.itemsize
-    if cells.cell == leaf.shape:
-        if leaf.nbytes:
-            yield holders[0], leaf.nbytes
-        return
-    for number in range(cells.length):
-        box = cells.box(cells.coordinates(number))
-        piece = tuple([a // c for a, c in zip(box.start, pieces.cell, strict=True)])
-        yield holders[pieces.number(piece)], box.size * itemsize
-
-
-def _least_loaded(holders: tuple[int, ...], heaps: Heaps, loads: dict[int, int]) -> int:
-    """Return the holder with the least load; a heap's stale loads are refreshed."""
-    if len(holders) == 1:
-        return holders[0]
-    heap = heaps.get(holders)
-    if heap is None:
-        heap = heaps[holders] = [(0, process) for process in holders]
-    while (load := loads.get(heap[0][1], 0)) != heap[0][0]:
-        heapq.heapreplace(heap, (load, heap[0][1]))
-    return heap[0][1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +76,7 @@ class WritePlan:
     leaves: tuple[Leaf, ...]
     objects: tuple[ObjectWrite, ...]
     rows: tuple[PackRow, ...]
+    pack_bytes: int = PACK_BYTES
 
     @property
     def nbytes(self) -> int:
@@ -199,7 +103,7 @@ def plan_write(
         for cell in written_cells(leaf, process)
     )
     rows = tuple(pack_rows(leaves, process, limit=pack_bytes))
-    return WritePlan(process, tuple(leaves), objects, rows)
+    return WritePlan(process, tuple(leaves), objects, rows, pack_bytes)
 
 
 def _cell_bytes(leaf: Leaf, cell: int) -> int:

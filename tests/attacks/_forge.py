@@ -58,10 +58,32 @@ class Forgery:
         """Return the number of a leaf."""
         return self.manifest["leaves"].index(self.leaf(path))
 
-    def objects(self, path: str) -> list[Json]:
-        """Return the part's entries of a leaf's objects."""
-        number = self.number(path)
-        return [x for x in self.part["objects"] if x["leaf"] == number]
+    @property
+    def objects(self) -> Json:
+        """The part's columns of objects."""
+        return self.part["objects"]
+
+    def chunks(self, path: str) -> range:
+        """Return where the checksums and lengths of a leaf's chunks stand."""
+        counts = [
+            _count_chunks(self.manifest["leaves"][leaf], cell)
+            for leaf, cell in zip(
+                self.objects["leaf"], self.objects["object"], strict=True
+            )
+        ]
+        leaves, number = self.objects["leaf"], self.number(path)
+        first, many = leaves.index(number), leaves.count(number)
+        start = sum(counts[:first])
+        return range(start, start + sum(counts[first : first + many]))
+
+    def drop_objects(self, path: str) -> None:
+        """Remove a leaf's objects from the part of a checkpoint without a codec."""
+        chunks, number = self.chunks(path), self.number(path)
+        crcs = self.objects["crc32c"]
+        self.objects["crc32c"] = crcs[: 8 * chunks.start] + crcs[8 * chunks.stop :]
+        kept = [at for at, x in enumerate(self.objects["leaf"]) if x != number]
+        for name in ("leaf", "object"):
+            self.objects[name] = [self.objects[name][at] for at in kept]
 
     def row(self, path: str) -> int:
         """Return the number of a small leaf's row in the packs."""
@@ -103,6 +125,16 @@ class Forgery:
         (self.folder / "manifest.json").write_bytes(data)
         named = {"manifest": [len(data), hashlib.sha256(data).hexdigest()]}
         self.record_path.write_bytes(seal("ckpt-commit", dump(self.record | named)))
+
+
+def _count_chunks(leaf: Json, number: int) -> int:
+    """Return how many chunks the numbered object of an array holds."""
+    count = 1
+    dimensions = zip(leaf["shape"], leaf["object"], leaf["chunk"], strict=True)
+    for length, cell, chunk in reversed(list(dimensions)):
+        number, at = divmod(number, -(-length // cell))
+        count *= -(-min(cell, length - at * cell) // chunk)
+    return count
 
 
 def forge(honest: Path, place: Path) -> Forgery:

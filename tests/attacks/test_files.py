@@ -96,7 +96,7 @@ def test_chunks_that_were_swapped_inside_an_object_are_damaged(
 ) -> None:
     path = forgery.folder / "w/c/0/0"
     data = path.read_bytes()
-    chunk = len(data) // len(forgery.objects("w")[0]["crc32c"]) * 8
+    chunk = len(data) // (len(forgery.chunks("w")) // 2)
     assert chunk * 2 <= len(data)
     path.write_bytes(data[chunk : 2 * chunk] + data[:chunk] + data[2 * chunk :])
     sandbox.refuse(forgery, "Damaged", "`w`", "w/c/0/0")
@@ -115,7 +115,8 @@ def test_an_object_of_another_size_is_damaged(
 def _second_process(forgery: Forgery) -> Path:
     """Add a process that wrote nothing, and return its part."""
     empty = {"leaf": [], "piece": [], "pack": [], "offset": [], "length": []}
-    body = {"process": 1, "commit": forgery.manifest["commit"], "objects": []}
+    objects = {"leaf": [], "object": [], "crc32c": "", "lengths": []}
+    body = {"process": 1, "commit": forgery.manifest["commit"], "objects": objects}
     body |= {"packs": empty | {"crc32c": ""}, "files": []}
     data = seal("ckpt-part", dump(body))
     path = forgery.folder / "parts/1.json"

@@ -83,14 +83,14 @@ def test_a_file_that_is_named_twice_is_refused(
 
 
 @pytest.mark.parametrize("field", ["kvstore", "url", "base", "driver", "transform"])
-@pytest.mark.parametrize("where", ["leaf", "part", "object"])
+@pytest.mark.parametrize("where", ["leaf", "part", "objects"])
 def test_no_entry_can_name_another_store(
     forgery: Forgery, sandbox: Sandbox, field: str, where: str
 ) -> None:
     entries = {
         "leaf": forgery.leaf("w"),
         "part": forgery.part,
-        "object": forgery.part["objects"][0],
+        "objects": forgery.objects,
     }
     with listening() as (address, called):
         entries[where][field] = f"http://{address}/"

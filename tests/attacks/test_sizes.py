@@ -76,12 +76,13 @@ def test_a_grid_that_does_not_tile_the_array_is_refused(
 def test_an_array_that_claims_to_be_one_huge_chunk_takes_no_memory(
     forgery: Forgery, sandbox: Sandbox, rows: int
 ) -> None:
+    forgery.drop_objects("w")
     leaf = forgery.leaf("w")
     leaf["shape"] = leaf["object"] = leaf["chunk"] = [rows, 16]
-    number = forgery.number("w")
-    kept = [x for x in forgery.part["objects"] if x["leaf"] != number]
-    one = {"leaf": number, "object": 0, "crc32c": "00000000"}
-    forgery.part["objects"] = [one, *kept]
+    # It is the first of the three arrays.
+    forgery.objects["leaf"].insert(0, forgery.number("w"))
+    forgery.objects["object"].insert(0, 0)
+    forgery.objects["crc32c"] = "00000000" + forgery.objects["crc32c"]
     forgery.write()
     ends = sandbox.expose(forgery)["ends"]
     assert ends["restore"]["error"] in ("Damaged", "LimitExceeded")
@@ -99,28 +100,51 @@ def test_more_chunks_than_the_part_describes_are_refused(
 
 
 @pytest.mark.parametrize(
-    "writers",
+    "runs",
     [
-        [[1, 2]],
-        [[0, 1], [0, 2]],
-        [[0, 1]],
-        [[0, 0], [0, 2]],
-        [[0, -1], [0, 3]],
-        [[-1, 2]],
-        [[0, 1 << 62]],
-        [[0, 10**400]],
-        [[True, 2]],
-        [[0]],
+        [1, 2],
+        [0, 1, 0, 2],
+        [0, 1],
+        [0, 0, 0, 2],
+        [0, -1, 0, 3],
+        [-1, 2],
+        [0, 1 << 62],
+        [0, 10**400],
+        [True, 2],
+        [0],
         [],
         "00",
-        [[0, 1]] * 100_000,
+        [[0, 2]],
+        [0, 1] * 100_000,
     ],
     ids=lambda value: str(value)[:20],
 )
 def test_writers_out_of_range_are_refused(
-    forgery: Forgery, sandbox: Sandbox, writers: Any
+    forgery: Forgery, sandbox: Sandbox, runs: Any
 ) -> None:
-    forgery.leaf("w")["writers"] = writers
+    forgery.manifest["writers"] = [runs]
+    forgery.leaf("w")["writers"] = 0
+    forgery.write()
+    sandbox.refuse(forgery, "Untrusted")
+
+
+@pytest.mark.parametrize(
+    "number", [1, -1, 10**400, True, None, "0", 0.0, [0], [[0, 2]]]
+)
+def test_writers_that_are_in_no_table_are_refused(
+    forgery: Forgery, sandbox: Sandbox, number: Any
+) -> None:
+    forgery.manifest["writers"] = [[0, 2]]
+    forgery.leaf("w")["writers"] = number
+    forgery.write()
+    sandbox.refuse(forgery, "Untrusted")
+
+
+@pytest.mark.parametrize("size", [0, -1, 1, 1 << 40, 10**400, True, None, "1"])
+def test_packs_of_another_size_are_refused(
+    forgery: Forgery, sandbox: Sandbox, size: Any
+) -> None:
+    forgery.manifest["pack_bytes"] = size
     forgery.write()
     sandbox.refuse(forgery, "Untrusted")
 
@@ -142,7 +166,7 @@ def test_a_row_that_does_not_follow_from_the_manifest_is_refused(
 def test_checksums_that_are_no_checksums_are_refused(
     forgery: Forgery, sandbox: Sandbox, crcs: Any
 ) -> None:
-    forgery.objects("w")[0]["crc32c"] = crcs
+    forgery.objects["crc32c"] = crcs
     forgery.write()
     sandbox.refuse(forgery, "Untrusted", "parts/0.json")
 
@@ -151,14 +175,27 @@ def test_checksums_that_are_no_checksums_are_refused(
 def test_objects_other_than_those_of_the_manifest_are_refused(
     forgery: Forgery, sandbox: Sandbox, change: str
 ) -> None:
-    objects = forgery.part["objects"]
-    forgery.part["objects"] = {
-        "repeat": [*objects, objects[0]],
-        "drop": objects[1:],
-        "reverse": objects[::-1],
+    columns = forgery.objects
+    rows = list(zip(columns["leaf"], columns["object"], strict=True))
+    changed = {
+        "repeat": [*rows, rows[0]],
+        "drop": rows[1:],
+        "reverse": rows[::-1],
         "none": [],
-        "huge": [{**objects[0], "object": 1 << 62}, *objects[1:]],
+        "huge": [(rows[0][0], 1 << 62), *rows[1:]],
     }[change]
+    columns["leaf"] = [leaf for leaf, _ in changed]
+    columns["object"] = [cell for _, cell in changed]
+    forgery.write()
+    sandbox.refuse(forgery, "Untrusted", "parts/0.json")
+
+
+@pytest.mark.parametrize("column", ["leaf", "object", "lengths"])
+@pytest.mark.parametrize("value", [None, 0, "", {}, [[]], ["0"]])
+def test_a_column_of_objects_that_is_none_is_refused(
+    forgery: Forgery, sandbox: Sandbox, column: str, value: Any
+) -> None:
+    forgery.objects[column] = value
     forgery.write()
     sandbox.refuse(forgery, "Untrusted", "parts/0.json")
 
@@ -167,7 +204,7 @@ def test_objects_other_than_those_of_the_manifest_are_refused(
 def test_a_chunk_length_that_lies_is_refused(
     coded: Forgery, sandbox: Sandbox, length: Any
 ) -> None:
-    coded.objects("w")[0]["lengths"][0] = length
+    coded.objects["lengths"][coded.chunks("w").start] = length
     coded.write()
     sandbox.refuse(coded, "Untrusted", "parts/0.json")
 
@@ -175,8 +212,8 @@ def test_a_chunk_length_that_lies_is_refused(
 def test_chunk_lengths_that_add_up_but_lie_are_damaged(
     coded: Forgery, sandbox: Sandbox
 ) -> None:
-    lengths = coded.objects("w")[0]["lengths"]
-    lengths[0], lengths[1] = lengths[0] + 8, lengths[1] - 8
+    lengths, at = coded.objects["lengths"], coded.chunks("w").start
+    lengths[at], lengths[at + 1] = lengths[at] + 8, lengths[at + 1] - 8
     coded.write()
     sandbox.refuse(coded, "Damaged", "`w`")
 
@@ -184,20 +221,21 @@ def test_chunk_lengths_that_add_up_but_lie_are_damaged(
 def test_lengths_without_a_codec_are_refused(
     forgery: Forgery, sandbox: Sandbox
 ) -> None:
-    forgery.objects("w")[0]["lengths"] = [1, 1]
+    forgery.objects["lengths"] = [1] * (len(forgery.objects["crc32c"]) // 8)
     forgery.write()
     sandbox.refuse(forgery, "Untrusted")
 
 
 def _replace_chunk(forgery: Forgery, path: str, data: bytes) -> None:
     """Put other compressed bytes in place of an object's first chunk."""
-    entry = forgery.objects(path)[0]
+    columns, at = forgery.objects, forgery.chunks(path).start
     target = forgery.folder / f"{path}/c/0/0"
-    old = target.read_bytes()[entry["lengths"][0] + 4 :]
+    old = target.read_bytes()[columns["lengths"][at] + 4 :]
     crc = crc32c(data)
     target.write_bytes(data + crc.to_bytes(4, "little") + old)
-    entry["lengths"][0] = len(data)
-    entry["crc32c"] = f"{crc:08x}" + entry["crc32c"][8:]
+    columns["lengths"][at] = len(data)
+    crcs = columns["crc32c"]
+    columns["crc32c"] = crcs[: 8 * at] + f"{crc:08x}" + crcs[8 * (at + 1) :]
     forgery.write()
 
 

@@ -88,6 +88,7 @@ def stored(draw: st.DrawFn, layout: Layout, path: str = "w") -> Leaf:
         shape=shape,
         limit=draw(st.integers(1, 2000)),
         parts=draw(st.integers(1, 4)),
+        least=1,
     )
     return Leaf(path, "jax", dtype, shape, store=Chunked(path, cell, chunk))
 

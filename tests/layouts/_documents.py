@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -21,6 +21,7 @@ from layouts import (
     Part,
     PartRef,
     Placement,
+    Writers,
 )
 from tests.layouts._cases import pieces_of, placed, stored
 
@@ -170,7 +171,8 @@ def make_part(manifest: Manifest, process: int, *, seed: int = 0) -> Part:
         lengths = numbers(count, size + 1) if manifest.codec else None
         crcs = numbers(count, 1 << 32).astype(np.uint32)
         objects.append(ObjectPart(leaf, number, crcs, lengths))
-    rows = tuple(layouts.pack_rows(manifest.leaves, process))
+    limit = manifest.pack_bytes
+    rows = tuple(layouts.pack_rows(manifest.leaves, process, limit=limit))
     crcs = numbers(len(rows), 1 << 32).astype(np.uint32)
     files = (FileEntry("zarr.json", 17, 1 << 31), FileEntry("a/zarr.json", 0, 0))
     return Part(
@@ -180,11 +182,12 @@ def make_part(manifest: Manifest, process: int, *, seed: int = 0) -> Part:
 
 def name_parts(manifest: Manifest, parts: list[Part]) -> Manifest:
     """Return the manifest with the sizes and digests of its parts."""
-    data = [part.encode() for part in parts]
-    return replace(
-        manifest,
-        parts=tuple(PartRef(len(d), hashlib.sha256(d).hexdigest()) for d in data),
-    )
+    return replace(manifest, parts=name_data([part.encode() for part in parts]))
+
+
+def name_data(data: Iterable[bytes]) -> tuple[PartRef, ...]:
+    """Return the sizes and digests by which a manifest names parts."""
+    return tuple(PartRef(len(d), hashlib.sha256(d).hexdigest()) for d in data)
 
 
 def example(codec: str | None = None) -> tuple[Manifest, list[Part]]:
@@ -193,7 +196,7 @@ def example(codec: str | None = None) -> tuple[Manifest, list[Part]]:
     placed = Placement(mesh, (("x",), ("y",)), "pinned_host")
     paths = ("W", "b", "key", "n")
     _, structure = pytree.flatten(dict.fromkeys(paths, 0))
-    runs = ((0, 2), (1, 2))
+    runs = Writers(((0, 2), (1, 2)))
     leaves = (
         Leaf(
             "W",
@@ -203,7 +206,9 @@ def example(codec: str | None = None) -> tuple[Manifest, list[Part]]:
             placed,
             layouts.Chunked("W", (4, 3), (2, 3), runs),
         ),
-        Leaf("b", "jax", "bfloat16", (8,), None, Packed((4,), ((1, 1), (0, 1)))),
+        Leaf(
+            "b", "jax", "bfloat16", (8,), None, Packed((4,), Writers(((1, 1), (0, 1))))
+        ),
         Leaf("key", "key", "uint32", (2,), None, Packed((2,)), impl="fry"),
         Leaf("n", "int", value="0x5"),
     )

@@ -186,13 +186,70 @@ def test_a_length_without_factors_of_a_useful_size_is_left_whole() -> None:
     assert layouts.cut_chunk((1000003,), 4, shape=(2000006,)) == (1000003,)
 
 
-@pytest.mark.parametrize("replicas", [1, 2, 3, 4, 8])
-def test_an_object_for_each_replica_and_not_many_more(replicas: int) -> None:
+def share(cells: list[int], holders: int) -> float:
+    """Return the largest load over the fair one when cells are dealt, largest first."""
+    loads = [0] * holders
+    for size in sorted(cells, reverse=True):
+        loads[loads.index(min(loads))] += size
+    return max(loads) * holders / sum(cells)
+
+
+def sizes_of(shape: Shape, cell: Shape) -> list[int]:
+    return [
+        math.prod(at.stop - at.start for at in index)
+        for index in naive_cells(shape, cell)
+    ]
+
+
+@pytest.mark.parametrize("replicas", [1, 2, 4, 8, 16, 32, 64])
+def test_an_object_for_each_replica_where_that_is_even(replicas: int) -> None:
     shape = (4096, 4096)
     chunk = layouts.cut_chunk(shape, 4, shape=shape)
     cell = layouts.cut_object(shape, chunk, 4, shape=shape, parts=replicas)
-    count = len(list(naive_cells(shape, cell)))
-    assert replicas <= count < 2 * replicas
+    assert len(list(naive_cells(shape, cell))) == replicas
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        (8192, 8192),
+        (50257, 2048),
+        (1 << 27,),
+        (999, 257, 513),
+        (4096, 4096),
+        (640, 640),
+    ],
+)
+def test_replicas_share_a_piece_within_a_tenth_or_two_mebibytes(shape: Shape) -> None:
+    chunk = layouts.cut_chunk(shape, 4, shape=shape)
+    for replicas in range(2, 65):
+        cell = layouts.cut_object(shape, chunk, 4, shape=shape, parts=replicas)
+        fair = math.prod(shape) * 4 / replicas
+        found = share(sizes_of(shape, cell), replicas)
+        assert found <= max(1.1, 1 + (2 << 20) / fair)
+        assert math.prod(cell) * 4 >= 1 << 20
+
+
+@pytest.mark.parametrize("replicas", [2, 3, 5, 8, 64])
+@pytest.mark.parametrize(
+    ("piece", "shape"),
+    [((4096, 4096), (16384, 4096)), ((3000, 4096), (6000, 8192))],
+)
+def test_replicas_share_the_pieces_of_a_partitioned_array(
+    piece: Shape, shape: Shape, replicas: int
+) -> None:
+    chunk = layouts.cut_chunk(piece, 4, shape=shape)
+    cell = layouts.cut_object(piece, chunk, 4, shape=shape, parts=replicas)
+    even = [-(-n // c) * c - n for n, c in zip(piece, cell, strict=True)]
+    assert even == [0, 0]
+    assert share(sizes_of(piece, cell), replicas) <= (1.1 if replicas <= 8 else 2)
+
+
+def test_objects_that_replicas_share_are_a_mebibyte_at_least() -> None:
+    shape = (1024, 1024)
+    chunk = layouts.cut_chunk(shape, 4, shape=shape)
+    cell = layouts.cut_object(shape, chunk, 4, shape=shape, parts=1000)
+    assert math.prod(cell) * 4 == 1 << 20
 
 
 def test_objects_are_slabs_of_64_mebibytes() -> None:

@@ -141,6 +141,10 @@ def test_metrics_and_meta_nested_beyond_use_are_too_large(
         (*W, "shape"),
         (*W, "array"),
         (*W, "writers"),
+        ("writers",),
+        ("writers", 0),
+        ("writers", 0, 1),
+        ("pack_bytes",),
         (*N, "value"),
     ],
     ids=str,
@@ -153,7 +157,7 @@ def test_values_nested_beyond_use_are_refused_wherever_they_stand(
 
 
 HUGE: list[dict[str, Any]] = [
-    {"shape": [1 << 47], "piece": [1], "writers": [[0, 1 << 47]]},
+    {"shape": [1 << 47], "piece": [1], "writers": 2},
     {"shape": [1 << 47], "piece": [1]},
     {"shape": [1 << 47]},
     {"shape": [1 << 47] * 32, "piece": [1] * 32},
@@ -172,6 +176,7 @@ def test_nothing_of_a_size_that_a_manifest_claims_is_made(
 ) -> None:
     placement = {"mesh": None, "spec": None, "memory": None}
     body = change(BODY, ("placements", 0), placement)
+    body = change(body, ("writers", 2), [0, 1 << 47])
     body = change(body, B, {"path": "b", "kind": "jax", "dtype": "uint8"} | fields)
     data = seal(KIND, body)
     began = time.process_time()
@@ -215,9 +220,9 @@ def test_cells_and_chunks_are_bounded_by_what_the_parts_can_describe() -> None:
         body = change(BODY, B, {**leaf, "piece": [1]})
         return change(body, ("parts",), [[nbytes, SHA], [nbytes, SHA]])
 
-    # W has four cells of two chunks, the key is one of one: with b's, 10 bytes a cell
-    # and 8 a chunk of two parts.
-    needed = 10 * (4 + 1 + 100) + 8 * (8 + 1 + 100)
+    # W has four objects of two chunks, the key is one piece: with b's, 10 bytes a
+    # piece, 4 an object, and 8 a chunk of two parts.
+    needed = 10 * (1 + 100) + 4 * 4 + 8 * (8 + 1 + 100)
     parse(claim(100, needed // 2))
     with pytest.raises(TooLarge, match="parts describe, found 105 and 109"):
         parse(claim(100, needed // 2 - 1))

@@ -20,6 +20,7 @@ from tests.layouts._documents import (
 KIND = "ckpt-manifest"
 W, B, KEY, N = (("leaves", i) for i in range(4))
 BODY = unseal(example()[0].encode())
+RUNS = ("writers", 0)
 SHA = "ab" * 32
 
 
@@ -50,7 +51,9 @@ def test_the_body_is_plain_json_that_others_can_read() -> None:
         "codec",
         "metrics",
         "structure",
+        "pack_bytes",
         "placements",
+        "writers",
         "leaves",
         "parts",
         "meta",
@@ -65,7 +68,7 @@ def test_the_body_is_plain_json_that_others_can_read() -> None:
             "array": "W",
             "object": [4, 3],
             "chunk": [2, 3],
-            "writers": [[0, 2], [1, 2]],
+            "writers": 0,
         },
         {
             "path": "b",
@@ -73,7 +76,7 @@ def test_the_body_is_plain_json_that_others_can_read() -> None:
             "dtype": "bfloat16",
             "shape": [8],
             "piece": [4],
-            "writers": [[1, 1], [0, 1]],
+            "writers": 1,
         },
         {"path": "key", "kind": "key", "dtype": "uint32", "shape": [2], "impl": "fry"},
         {"path": "n", "kind": "int", "value": "0x5"},
@@ -85,6 +88,8 @@ def test_the_body_is_plain_json_that_others_can_read() -> None:
             "memory": "pinned_host",
         }
     ]
+    assert body["writers"] == [[0, 2, 1, 2], [1, 1, 0, 1]]
+    assert body["pack_bytes"] == 64 << 20
     # 48 float32, 8 bfloat16 and 2 uint32; the int is in the manifest.
     assert manifest.nbytes == 192 + 16 + 8
 
@@ -189,19 +194,33 @@ TAMPERED: list[tuple[tuple[Any, ...], Any, type[Exception], str]] = [
     ((*B, "piece"), [9], InvalidLayout, "expected pieces of"),
     ((*B, "piece"), [4, 1], InvalidLayout, "list of 1 lengths"),
     ((*B, "piece"), [3], InvalidLayout, "writers of 3 cells"),
-    ((*W, "writers"), 5, InvalidLayout, "list of runs of writers"),
-    ((*W, "writers"), {"0": 4}, InvalidLayout, "list of runs of writers"),
-    ((*W, "writers"), [], InvalidLayout, "writers of 4 cells"),
-    ((*W, "writers"), [[0, 3]], InvalidLayout, "writers of 4 cells"),
-    ((*W, "writers"), [[0, 2], [1, 3]], InvalidLayout, "writers of 4 cells"),
-    ((*W, "writers"), [[0, 4, 0]], InvalidLayout, "a writer and its count"),
-    ((*W, "writers"), [[2, 4]], InvalidLayout, "a writer from 0 to under 2"),
-    ((*W, "writers"), [[-1, 4]], InvalidLayout, "a writer from 0"),
-    ((*W, "writers"), [[False, 4]], InvalidLayout, "a writer from 0"),
-    ((*W, "writers"), [[0, 4], [1, 0]], InvalidLayout, "a count of cells from 1"),
-    ((*W, "writers"), [[0, 5], [1, -1]], InvalidLayout, "a count of cells from 1"),
-    ((*W, "writers"), [[0, 4.0]], InvalidLayout, "a count of cells from 1"),
-    ((*W, "writers"), ["04"], InvalidLayout, "a writer and its count"),
+    ((*W, "writers"), 2, InvalidLayout, "writers from 0 to under 2, found 2 - at `W`"),
+    ((*W, "writers"), -1, InvalidLayout, "writers from 0"),
+    ((*W, "writers"), True, InvalidLayout, "writers from 0"),
+    ((*W, "writers"), [[0, 4]], InvalidLayout, "writers from 0"),
+    ((*W, "writers"), None, InvalidLayout, "writers from 0"),
+    ((*W, "writers"), 1, InvalidLayout, "writers of 4 cells, found those of 2"),
+    (("writers",), {}, InvalidLayout, "a list of writers"),
+    (("writers",), [], InvalidLayout, "writers from 0 to under 0"),
+    (RUNS, 5, InvalidLayout, "list of runs of writers"),
+    (RUNS, {"0": 4}, InvalidLayout, "list of runs of writers"),
+    (RUNS, [], InvalidLayout, "writers of 4 cells, found those of 0"),
+    (RUNS, [0, 3], InvalidLayout, "writers of 4 cells, found those of 3"),
+    (RUNS, [0, 2, 1, 3], InvalidLayout, "writers of 4 cells, found those of 5"),
+    (RUNS, [0, 4, 0], InvalidLayout, "a count for each writer"),
+    (RUNS, [2, 4], InvalidLayout, "a writer from 0 to under 2"),
+    (RUNS, [-1, 4], InvalidLayout, "a writer from 0"),
+    (RUNS, [False, 4], InvalidLayout, "a writer from 0"),
+    (RUNS, [0, 4, 1, 0], InvalidLayout, "a count of cells from 1"),
+    (RUNS, [0, 5, 1, -1], InvalidLayout, "a count of cells from 1"),
+    (RUNS, [0, 4.0], InvalidLayout, "a count of cells from 1"),
+    (RUNS, [0, 1 << 63], InvalidLayout, "a count of cells from 1"),
+    (RUNS, [[0, 4]], InvalidLayout, "a count for each writer"),
+    (RUNS, ["0", 4], InvalidLayout, "a writer from 0"),
+    (("pack_bytes",), 0, InvalidLayout, "the bytes of a pack from 1"),
+    (("pack_bytes",), (64 << 20) + 1, InvalidLayout, "the bytes of a pack from 1"),
+    (("pack_bytes",), True, InvalidLayout, "the bytes of a pack from 1"),
+    (("pack_bytes",), None, InvalidLayout, "the bytes of a pack from 1"),
     ((*N, "value"), [["0x5"]], TooLarge, "fewer nested values"),
     ((*N, "kind"), "jax", InvalidLayout, "a small value"),
     ((*N, "kind"), "tuple", InvalidLayout, "a small value"),

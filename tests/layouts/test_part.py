@@ -54,13 +54,17 @@ def test_a_part_is_parsed_as_it_was_encoded(made: tuple[Manifest, list[Part]]) -
 
 
 def test_the_body_is_plain_json_that_others_can_read() -> None:
-    crcs = [format(n, "08x") for n in CODED_PARTS[0].objects[1].crcs]
-    assert CODED_BODY["objects"][1] == {
-        "leaf": 0,
-        "object": 1,
+    first, second = CODED_PARTS[0].objects
+    assert first.lengths is not None
+    assert second.lengths is not None
+    crcs = [format(n, "08x") for n in [*first.crcs, *second.crcs]]
+    assert CODED_BODY["objects"] == {
+        "leaf": [0, 0],
+        "object": [0, 1],
         "crc32c": "".join(crcs),
-        "lengths": CODED_PARTS[0].objects[1].lengths.tolist(),  # pyright: ignore[reportOptionalMemberAccess]
+        "lengths": [*first.lengths.tolist(), *second.lengths.tolist()],
     }
+    assert BODY["objects"]["lengths"] == []
     # Process 0 packs the second piece of `b`, four bfloat16, then the key.
     rows = {k: v for k, v in BODY["packs"].items() if k != "crc32c"}
     assert rows == {
@@ -73,7 +77,9 @@ def test_the_body_is_plain_json_that_others_can_read() -> None:
     assert BODY["files"] == [["zarr.json", 17, 1 << 31], ["a/zarr.json", 0, 0]]
 
 
-OBJECT, PACKS, FILE = ("objects", 0), ("packs",), ("files", 0)
+OBJECTS, PACKS, FILE = ("objects",), ("packs",), ("files", 0)
+OBJECT = "row {} of the objects' column '{}'".format
+PACK = "row {} of the packs' column '{}'".format
 TAMPERED: list[tuple[tuple[Any, ...], Any, str]] = [
     ((), [], "the part with the fields"),
     (("more",), 1, "the part with the fields"),
@@ -83,36 +89,43 @@ TAMPERED: list[tuple[tuple[Any, ...], Any, str]] = [
     (("process",), 0.0, "the part to have process 0"),
     (("commit",), "fedcba9876543210", "a part of commit 0123456789abcdef"),
     (("commit",), None, "a part of commit 0123456789abcdef, found one of None"),
-    (("objects",), {}, "a list of 2 objects"),
-    (("objects",), [], "a list of 2 objects"),
-    (("objects", 1), ..., "a list of 2 objects"),
-    (("objects", 2), {}, "a list of 2 objects"),
-    (OBJECT, [], "object 0 of leaf 0 with the fields"),
-    ((*OBJECT, "more"), 1, "object 0 of leaf 0 with the fields"),
-    ((*OBJECT, "lengths"), [1, 1], "object 0 of leaf 0 with the fields"),
-    ((*OBJECT, "leaf"), 1, "object 0 of leaf 0 to have leaf 0, found 1"),
-    ((*OBJECT, "leaf"), False, "object 0 of leaf 0 to have leaf 0, found False"),
-    ((*OBJECT, "object"), 1, "object 0 of leaf 0 to have object 0, found 1"),
-    ((*OBJECT, "crc32c"), None, "2 checksums"),
-    ((*OBJECT, "crc32c"), "0" * 15, "2 checksums"),
-    ((*OBJECT, "crc32c"), "0" * 24, "2 checksums"),
-    ((*OBJECT, "crc32c"), ["0"] * 16, "2 checksums"),
-    ((*OBJECT, "crc32c"), "0" * 8 + " " * 8, "checksums in hexadecimal"),
-    ((*OBJECT, "crc32c"), "0 0 0 0 0 0 0 0 ", "checksums in hexadecimal"),
-    ((*OBJECT, "crc32c"), "ABCDEF01" * 2, "checksums in hexadecimal"),
-    ((*OBJECT, "crc32c"), "0x0x0x0x" * 2, "checksums in hexadecimal"),
-    ((*OBJECT, "crc32c"), "\u0661" * 16, "checksums in hexadecimal"),
+    (OBJECTS, [], "the objects with the fields"),
+    (OBJECTS, {}, "the objects with the fields"),
+    ((*OBJECTS, "more"), 1, "the objects with the fields"),
+    ((*OBJECTS, "lengths"), ..., "the objects with the fields"),
+    ((*OBJECTS, "lengths"), [1, 1, 1, 1], "a list of 0 lengths of chunks"),
+    ((*OBJECTS, "lengths"), None, "a list of 0 lengths of chunks"),
+    ((*OBJECTS, "leaf"), {}, "a list of 2 rows in the objects' column 'leaf'"),
+    ((*OBJECTS, "leaf"), [], "a list of 2 rows in the objects' column 'leaf'"),
+    ((*OBJECTS, "leaf"), [0], "a list of 2 rows in the objects' column 'leaf'"),
+    ((*OBJECTS, "leaf"), [0, 0, 0], "a list of 2 rows in the objects' column 'leaf'"),
+    ((*OBJECTS, "leaf", 0), 1, f"0 in {OBJECT(0, 'leaf')}, found 1 - at `W`"),
+    ((*OBJECTS, "leaf", 0), False, f"0 in {OBJECT(0, 'leaf')}, found False"),
+    ((*OBJECTS, "leaf", 1), 0.0, f"0 in {OBJECT(1, 'leaf')}, found 0.0"),
+    ((*OBJECTS, "object", 0), 1, f"0 in {OBJECT(0, 'object')}, found 1 - at `W`"),
+    ((*OBJECTS, "object", 1), True, f"1 in {OBJECT(1, 'object')}, found True"),
+    ((*OBJECTS, "object"), [1, 0], f"0 in {OBJECT(0, 'object')}, found 1"),
+    ((*OBJECTS, "object"), [0], "a list of 2 rows in the objects' column 'object'"),
+    ((*OBJECTS, "crc32c"), None, "4 checksums"),
+    ((*OBJECTS, "crc32c"), "0" * 31, "4 checksums"),
+    ((*OBJECTS, "crc32c"), "0" * 40, "4 checksums"),
+    ((*OBJECTS, "crc32c"), ["0"] * 32, "4 checksums"),
+    ((*OBJECTS, "crc32c"), "0" * 24 + " " * 8, "checksums in hexadecimal"),
+    ((*OBJECTS, "crc32c"), "0 0 0 0 0 0 0 0 " * 2, "checksums in hexadecimal"),
+    ((*OBJECTS, "crc32c"), "ABCDEF01" * 4, "checksums in hexadecimal"),
+    ((*OBJECTS, "crc32c"), "0x0x0x0x" * 4, "checksums in hexadecimal"),
+    ((*OBJECTS, "crc32c"), "\u0661" * 32, "checksums in hexadecimal"),
     (PACKS, [], "the packs with the fields"),
     ((*PACKS, "more"), [], "the packs with the fields"),
-    ((*PACKS, "leaf"), [1], "a list of 2 rows of 'leaf'"),
-    ((*PACKS, "leaf"), None, "a list of 2 rows of 'leaf'"),
-    ((*PACKS, "leaf"), [2, 1], "other values in the packs' column 'leaf'"),
-    ((*PACKS, "piece"), [True, False], "other values in the packs' column 'piece'"),
-    ((*PACKS, "pack"), [0, 1], "other values in the packs' column 'pack'"),
-    ((*PACKS, "offset"), [0, 0], "other values in the packs' column 'offset'"),
-    ((*PACKS, "offset"), [0, 8.0], "other values in the packs' column 'offset'"),
-    ((*PACKS, "length"), [8, 1 << 60], "other values in the packs' column 'length'"),
-    ((*PACKS, "length"), [8, -8], "other values in the packs' column 'length'"),
+    ((*PACKS, "leaf"), [1], "a list of 2 rows in the packs' column 'leaf'"),
+    ((*PACKS, "leaf"), None, "a list of 2 rows in the packs' column 'leaf'"),
+    ((*PACKS, "leaf"), [2, 1], f"1 in {PACK(0, 'leaf')}, found 2 - at `b`"),
+    ((*PACKS, "piece"), [True, False], f"1 in {PACK(0, 'piece')}, found True"),
+    ((*PACKS, "pack"), [0, 1], f"0 in {PACK(1, 'pack')}, found 1 - at `key`"),
+    ((*PACKS, "offset"), [0, 0], f"8 in {PACK(1, 'offset')}, found 0"),
+    ((*PACKS, "offset"), [0, 8.0], f"8 in {PACK(1, 'offset')}, found 8.0"),
+    ((*PACKS, "length"), [8, 1 << 60], f"8 in {PACK(1, 'length')}"),
+    ((*PACKS, "length"), [8, -8], f"8 in {PACK(1, 'length')}, found -8"),
     ((*PACKS, "crc32c"), "0" * 8, "2 checksums"),
     (("files",), None, "a list of files"),
     (FILE, "abc", "a name, size and checksum"),
@@ -147,20 +160,22 @@ def test_a_tampered_part_is_refused(
 @pytest.mark.parametrize(
     ("new", "message"),
     [
-        (..., "object 0 of leaf 0 with the fields"),
-        (None, "a list of 2 chunk lengths"),
-        ([24], "a list of 2 chunk lengths"),
-        ([24, 0], "the length of a chunk from 1"),
-        ([24, -1], "the length of a chunk from 1"),
-        ([24, True], "the length of a chunk from 1"),
-        ([24, 24.0], "the length of a chunk from 1"),
+        (..., "the objects with the fields"),
+        (None, "a list of 4 lengths of chunks"),
+        ([], "a list of 4 lengths of chunks"),
+        ([24] * 3, "a list of 4 lengths of chunks"),
+        ([24, 24, 24, 0], "the length of a chunk from 1"),
+        ([24, -1, 24, 24], "the length of a chunk from 1"),
+        ([24, 24, True, 24], "the length of a chunk from 1"),
+        ([24, 24, 24, 24.0], "the length of a chunk from 1"),
         # A chunk is 2 x 3 float32; a codec may double it and add 64 KiB.
-        ([24, 2 * 24 + 65537], "the length of a chunk from 1"),
-        ([24, 1 << 60], "the length of a chunk from 1"),
+        ([24, 24, 24, 2 * 24 + 65537], "the length of a chunk from 1"),
+        ([24, 24, 24, 1 << 60], "the length of a chunk from 1"),
+        ([24, 24, 24, 1 << 100], "the length of a chunk from 1"),
     ],
 )
 def test_lengths_that_no_codec_makes_are_refused(new: Any, message: str) -> None:
-    data = seal(KIND, change(CODED_BODY, (*OBJECT, "lengths"), new))
+    data = seal(KIND, change(CODED_BODY, (*OBJECTS, "lengths"), new))
     with pytest.raises(InvalidLayout, match=message):
         layouts.parse_part(CODED, 0, data)
 
@@ -171,7 +186,7 @@ def test_the_part_of_another_process_is_refused() -> None:
 
 
 def test_the_part_of_another_layout_is_refused() -> None:
-    with pytest.raises(InvalidLayout, match="object 0 of leaf 0 with the fields"):
+    with pytest.raises(InvalidLayout, match="a list of 0 lengths of chunks"):
         layouts.parse_part(PLAIN, 0, CODED_PARTS[0].encode())
 
 

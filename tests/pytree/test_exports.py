@@ -26,13 +26,16 @@ def test_the_public_names_are_these() -> None:
         "compare",
         "compare_containers",
         "compile_globs",
+        "find_nodes",
         "flatten",
         "format_path",
+        "graft",
         "match",
         "parse_path",
         "register",
         "rename_path",
         "rename_paths",
+        "take_children",
         "unflatten",
     ]
     public = [name for name in vars(pytree) if not name.startswith("_")]
