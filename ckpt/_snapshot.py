@@ -119,7 +119,7 @@ def describe_equal(snapshot: Snapshot) -> dict[str, str]:
         placement = leaf.placement
         if placement not in placements:
             placements[placement] = placement.to_json() if placement else None
-        said: list[Any] = [leaf.to_json({}), placements[placement]]
+        said: list[Any] = [leaf.to_json({}, {}), placements[placement]]
         if pieces is not None:
             if id(pieces) not in layouts_of:
                 layouts_of[id(pieces)] = _digest([pieces.piece, pieces.holders])
