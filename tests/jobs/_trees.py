@@ -70,8 +70,8 @@ KINDS: dict[str, Cases] = {
     },
     "fsdp": {
         "kernel": Case((2048, 2048), spec=FSDP),
-        "embed": Case((8192, 1024), "bfloat16", FSDP),
-        "thin": Case((16, 65536), spec=FSDP),
+        "embed": Case((4096, 1024), "bfloat16", FSDP),
+        "thin": Case((64, 65536), spec=FSDP),
         "across": Case((96, 2048), "int8", P(None, "fsdp")),
         "bias": Case((4096,), spec=FSDP),
         "step": Case((), "int32"),
