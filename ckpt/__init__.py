@@ -25,6 +25,7 @@ from ._errors import (
     Unsupported as Unsupported,
     Untrusted as Untrusted,
 )
+from ._follow import follow as follow
 from ._per_process import PerProcess as PerProcess
 from ._plan import RestorePlan as RestorePlan, plan as plan
 from ._prune import Keep as Keep, Removed as Removed, prune as prune
@@ -56,6 +57,7 @@ __all__ = [
     "Unsupported",
     "Untrusted",
     "diff",
+    "follow",
     "latest",
     "open",
     "plan",

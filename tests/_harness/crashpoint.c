@@ -21,7 +21,7 @@
 #include <unistd.h>
 
 enum kind { OPEN = 1, WRITE = 2, GROW = 4, SYNC = 8, NAME = 16, REMOVE = 32, ALL = 63 };
-enum action { PASS, KILL, TORN, SHORT, FAIL, LIE };
+enum action { PASS, KILL, STOP, TORN, SHORT, FAIL, LIE };
 
 /* Calls of the kinds given are counted; from count AT (to AT, unless sticky) they do
  * the action. A write of one byte cannot be torn, so these modes do not count it. */
@@ -35,6 +35,7 @@ struct mode {
 static const struct mode MODES[] = {
     {"count", ALL, PASS, 0, 0},
     {"kill", ALL, KILL, 0, 0},
+    {"stop", ALL, STOP, 0, 0},
     {"torn", WRITE, TORN, 0, 0},
     {"short", WRITE, SHORT, 0, 0},
     {"eio", ALL, FAIL, EIO, 0},
@@ -124,7 +125,7 @@ static void note(long number, const char *call, const char *path) {
   syscall(SYS_close, fd);
 }
 
-/* Counts one call. Kills here; other actions are returned, with errno set for FAIL. */
+/* Counts one call. Kills and stops here; other actions are returned, with errno set for FAIL. */
 static enum action meet(enum kind kind, const char *call, const char *path) {
   if (!(mode->kinds & kind) || !inside(path)) return PASS;
   long number = atomic_fetch_add(&calls, 1) + 1;
@@ -133,6 +134,10 @@ static enum action meet(enum kind kind, const char *call, const char *path) {
   if (mode->sticky ? number < at : number != at) return PASS;
   atomic_fetch_add(&faults, 1);
   if (mode->action == KILL) die();
+  if (mode->action == STOP) {
+    syscall(SYS_kill, getpid(), SIGSTOP);
+    return PASS;
+  }
   if (mode->action == FAIL) errno = mode->error;
   return mode->action;
 }

@@ -4,6 +4,7 @@ The work is done by `crashpoint.c`, preloaded into the command. Call number N of
 under a path prefix, over all threads, meets the fault of the mode:
 
 * `kill`: the process is killed before the call.
+* `stop`: the process is stopped before the call, until someone sends SIGCONT.
 * `torn`: half of a write is done, then the process is killed.
 * `short`: half of a write is done, and the call says so.
 * `eio`, `enospc`: the call fails, once.
@@ -27,7 +28,9 @@ from typing import Literal
 
 SOURCE = Path(__file__).with_name("crashpoint.c")
 
-Mode = Literal["count", "kill", "torn", "short", "eio", "enospc", "full", "nosync"]
+Mode = Literal[
+    "count", "kill", "stop", "torn", "short", "eio", "enospc", "full", "nosync"
+]
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,18 +9,8 @@ import pytest
 import ckpt
 
 DESIGNED = {
-    *(
-        "ABSENT",
-        "Keep",
-        "PerProcess",
-        "diff",
-        "latest",
-        "open",
-        "plan",
-        "prune",
-        "remesh",
-    ),
-    *("restore", "save", "save_async", "steps", "verify"),
+    *("ABSENT", "Keep", "PerProcess", "diff", "follow", "latest", "open", "plan"),
+    *("prune", "remesh", "restore", "save", "save_async", "steps", "verify"),
 }
 ERRORS = {
     *("BarrierTimeout", "CkptError", "CommitUnknown", "Damaged", "LimitExceeded"),
@@ -33,7 +23,7 @@ RETURNED = {"Change", "Checkpoint", "Diff", "Problem", "Removed", "Report"} | {
 FUNCTIONS = [f for f in vars(ckpt).values() if inspect.isfunction(f)]
 POSITIONAL = {
     *("save", "save_async", "restore", "plan", "open", "steps", "latest", "verify"),
-    *("diff", "prune", "remesh"),
+    *("diff", "follow", "prune", "remesh"),
 }
 
 

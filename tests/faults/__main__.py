@@ -13,6 +13,7 @@ import jax
 
 from tests._harness.crashpoint import Mode
 from tests._harness.forkserver import ForkServer
+from tests._harness.jobs import JobServer
 from tests.faults import _flips
 from tests.faults._power import OPERATIONS, UNSAFE, cut_power
 from tests.faults._races import race_for_a_step, race_on_a_run
@@ -24,6 +25,9 @@ from tests.faults._sweeps import (
     run_sweep,
     second_save,
 )
+from tests.jobs._kills import How, strike_saves
+from tests.jobs._matrix import MODULES as JOB_MODULES, run_matrix
+from tests.jobs._trees import KINDS
 
 Line = tuple[str, str, tuple[str, ...]]
 """What was done, its figures, and complaints."""
@@ -104,12 +108,39 @@ def races() -> Iterator[Line]:
         yield "200 saves beside a pruner, two readers", str(found), found.complaints
 
 
+def jobs() -> Iterator[Line]:
+    shapes = [(processes, devices) for processes in (1, 2, 4) for devices in (1, 2, 4)]
+    with JobServer(*JOB_MODULES) as server:
+        for kind in (kind for kind in KINDS if kind != "tiny"):
+            with in_memory() as folder:
+                found = run_matrix(
+                    server,
+                    Path(folder),
+                    saved_by=shapes,
+                    restored_by=shapes,
+                    kinds=[kind],
+                    ways=("relay", "replicate"),
+                )
+            yield f"{kind}, 9 x 9 jobs", str(found), found.complaints
+        hows: tuple[How, ...] = ("kill", "stop")
+        for how in hows:
+            with in_memory() as folder:
+                struck = strike_saves(server, Path(folder), how, instants=20)
+            yield f"{how} one of three at 20 instants", str(struck), struck.complaints
+        with in_memory() as folder:
+            struck = strike_saves(
+                server, Path(folder), "kill", instants=20, saver="save_seed_async"
+            )
+        yield "kill in a background save", str(struck), struck.complaints
+
+
 CAMPAIGNS: dict[str, Callable[[], Iterator[Line]]] = {
     "kill": kill,
     "errors": errors,
     "power": power,
     "damage": damage,
     "races": races,
+    "jobs": jobs,
 }
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import ckpt
-from tests.faults._trees import Size, make_tree, place_tree, restore_seed
+from tests.faults._trees import Size, make_tree, place_tree, restore_seed, seed_of
 
 
 def save(
@@ -125,6 +125,34 @@ def read_until(run: str, stop: str) -> dict[str, int]:
                 seen["whole"] += 1
             except ckpt.NotFound:
                 seen["gone"] += 1
+    return seen
+
+
+def follow_until(run: str, stop: str) -> dict[str, int]:
+    """Restore each step as it comes; return how often it was whole, and how often gone.
+
+    Every other one is read lazily, after a while in which it may be pruned.
+    """
+    seen = {"followed": 0, "gone": 0}
+    last, ended = 0, False
+    while not ended:
+        ended = os.path.exists(stop)
+        for ck in ckpt.follow(run, after=last, poll=0.001, timeout=0.05):
+            if ck.step <= last:
+                raise ValueError(f"expected a step after {last}, found {ck.step}")
+            last = ck.step
+            try:
+                if last % 2:
+                    seed = restore_seed(run, last)
+                else:
+                    time.sleep(0.15)
+                    seed = seed_of({path: ck[path][...] for path in ck})
+            except ckpt.NotFound:
+                seen["gone"] += 1
+                continue
+            if seed != last:
+                raise ValueError(f"expected the tree of step {last}, found {seed}")
+            seen["followed"] += 1
     return seen
 
 

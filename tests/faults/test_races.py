@@ -32,6 +32,33 @@ def test_readers_and_writers_survive_a_pruner(server: ForkServer, folder: Path) 
     assert figures.ends["whole"] >= 10
 
 
+@pytest.mark.campaign
+def test_followers_see_whole_steps_beside_a_trainer_that_prunes(
+    server: ForkServer, folder: Path
+) -> None:
+    jobs = [
+        ("prune_until", (2, 24 * 3600.0)),
+        ("follow_until", ()),
+        ("follow_until", ()),
+    ]
+    figures = race_on_a_run(server, folder, saves=60, jobs=jobs)
+    assert figures.complaints == ()
+    assert figures.ends["followed"] >= 10
+    assert figures.ends["gone"] >= 1
+
+
+def test_followers_beside_a_pruner_that_removes_data_first_are_caught(
+    server: ForkServer, folder: Path
+) -> None:
+    jobs = [
+        ("prune_data_first_until", (1,)),
+        ("follow_until", ()),
+        ("follow_until", ()),
+    ]
+    figures = race_on_a_run(server, folder, saves=30, jobs=jobs)
+    assert any("Damaged" in complaint for complaint in figures.complaints)
+
+
 def test_readers_beside_a_pruner_that_removes_data_first_are_caught(
     server: ForkServer, folder: Path
 ) -> None:
