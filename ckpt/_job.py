@@ -98,21 +98,30 @@ class Job:
 
     @contextlib.contextmanager
     def refusing(self, name: str) -> Generator[None]:
-        """Do what comes before a round's work; when that raises, the others know."""
+        """Do what comes before a round's post; when that raises, the others know.
+
+        Where they have given up already, what they say explains this failure too: a
+        process that was stopped finds its files removed, say.
+        """
         try:
             yield
         except BaseException as error:
-            self.refuse(name, error)
+            verdict = self._refuse(name, error)
+            if verdict and "kind" in verdict and isinstance(error, CkptError):
+                raise self._raised(verdict) from error
             raise
 
-    def refuse(self, name: str, error: BaseException) -> None:
-        """Tell the others that this process cannot take part in a round."""
+    def _refuse(self, name: str, error: BaseException) -> Post | None:
+        """Say that this process cannot take part; return an earlier refusal."""
         if self.count == 1:
-            return
+            return None
         failed = _failure(self.process, error)
         with contextlib.suppress(_SilentError):
-            self._create(f"{name}/verdict", failed)
+            made = self._create(f"{name}/verdict", failed)
             self._set(f"{name}/{self.process}", failed)
+            if not made:
+                return self._get(f"{name}/verdict", self.timeout)
+        return None
 
     def has_ended(self, name: str, *, within: float) -> bool:
         """Tell whether all others have posted or failed in a round, or do so soon."""
