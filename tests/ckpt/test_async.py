@@ -56,7 +56,7 @@ def test_views_in_the_place_of_copies_would_fail_that_test() -> None:
 
 def test_the_caller_may_mutate_and_delete_at_once(tmp_path: Path) -> None:
     host, device = np.arange(300_000.0), sharded(np.arange(800_000.0))
-    nested = {"list": [host], "device": device, "text": "t" * 5000}
+    nested: dict[str, Any] = {"list": [host], "device": device, "text": "t" * 5000}
     pending = ckpt.save_async(nested, None, tmp_path)
     host *= 0
     device.delete()
