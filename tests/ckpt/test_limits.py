@@ -88,3 +88,16 @@ def test_small_integers_are_cast_to_larger_ones(tmp_path: Path) -> None:
     found = ckpt.restore(tmp_path, like=like, cast=True)["x"]
     assert found.dtype == ml_dtypes.int4
     assert found.astype(np.int64).tolist() == [0, 1, 2, 3]
+
+
+def test_packs_that_a_budget_closes_early_are_read_as_they_were_written(
+    tmp_path: Path,
+) -> None:
+    tree = {f"w{n}": np.full(60_000, n, np.uint8) for n in range(12)}
+    ckpt.save(tree, None, tmp_path, max_host_bytes=1 << 20)
+    # A quarter of a mebibyte a pack: four leaves in each.
+    assert len([*tmp_path.glob("*/~packs/*/c/0")]) == 3
+    found = ckpt.restore(tmp_path)
+    for path, value in tree.items():
+        np.testing.assert_array_equal(found[path], value)
+    assert ckpt.verify(tmp_path).ok

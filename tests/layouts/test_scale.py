@@ -161,10 +161,8 @@ def test_what_one_of_many_processes_writes_is_found_without_asking_the_others(
     assert [(r.leaf, r.piece, r.offset) for r in plan.rows] == [
         (number, 7777, 8 * (number - 1)) for number in range(1, LEAVES, 2)
     ]
-    data = next(iter(make_parts(1)))
-    assert (
-        layouts.parse_part(pod, 0, data).rows == layouts.plan_write(pod.leaves, 0).rows
-    )
+    first = layouts.parse_part(pod, 0, next(make_parts(1)))
+    assert first.rows == layouts.plan_write(pod.leaves, 0).rows
 
 
 def test_the_packs_of_all_processes_are_sized_in_one_pass(pod: Manifest) -> None:
