@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, cast
@@ -11,12 +11,20 @@ import jax
 import numpy as np
 
 import layouts
-from layouts import Box, Leaf
+from layouts import Box, Leaf, Round, Wants
 
 from ._cast import convert
 from ._catalog import Opened
 from ._checkpoint import decode_leaf_value, read_box
 from ._errors import Untrusted
+from ._exchange import (
+    EXCHANGE_BYTES,
+    find_wants,
+    gather_bytes,
+    lay_round,
+    read_round,
+)
+from ._job import ALONE, Job, Post
 from ._read import Fill, empty_aligned, fill_buffers
 from ._stage import needs_staging, place_in_slabs
 from ._target import Target, default_sharding
@@ -55,30 +63,129 @@ def assemble_leaves(
     *,
     max_host_bytes: int | None,
     staged: Callable[[Any], bool] = needs_staging,
+    job: Job = ALONE,
+    alone: Container[str] | None = None,
 ) -> list[Any]:
     """Read and build every target, in order, within the budget.
 
     One leaf that is wanted in the same way twice (tied) is read once. `staged` tells
-    of a sharding whether its host buffers are not the data itself.
+    of a sharding whether its host buffers are not the data itself. In a `job` of
+    several, what several of its processes want is read by one of them; not where the
+    path is in `alone`, nor anywhere if that is None.
     """
     makings = [_plan_making(opened, target) for target in targets]
     budget = max_host_bytes
     if budget is None and any(m.sharding and staged(m.sharding) for m in makings):
         budget = _STAGED_BYTES
+    shared = {} if alone is None else _find_shared(makings, job, alone)
+    rest = [n for n in range(len(makings)) if n not in shared]
+    with job.refusing("read-0"):
+        made = _assemble_alone(opened, makings, rest, budget, staged)
+    made |= _assemble_shared(opened, makings, shared, job, budget)
+    return [made[n] for n in range(len(makings))]
+
+
+def _assemble_alone(
+    opened: Opened,
+    makings: Sequence[Making],
+    numbers: Sequence[int],
+    budget: int | None,
+    staged: Callable[[Any], bool],
+) -> dict[int, Any]:
+    """Make leaves of which this process reads what it wants."""
     made: dict[int, Any] = {}
-    for group in _groups(makings, budget):
+    for group in _groups(numbers, [makings[n].nbytes for n in numbers], budget):
         if budget and makings[group[0]].is_larger(budget, staged):
             made[group[0]] = _build_in_slabs(opened, makings[group[0]], budget)
             continue
-        fills = [_fill(makings[n]) for n in group]
+        buffers = {n: _empty_buffers(makings[n]) for n in group}
+        fills = [_fill(makings[n], makings[n].boxes, buffers[n]) for n in group]
         fill_buffers(opened, [f for f in fills if f is not None])
-        made |= {
-            n: _finish(makings[n], fill) for n, fill in zip(group, fills, strict=True)
-        }
-        del fills
+        made |= {n: _finish(makings[n], buffers[n]) for n in group}
+        del buffers, fills
         if budget is not None:
             jax.block_until_ready([made[n] for n in group])
-    return [made[n] for n in range(len(makings))]
+    return made
+
+
+def _find_shared(
+    makings: Sequence[Making], job: Job, alone: Container[str]
+) -> dict[int, Wants]:
+    """Return who wants what of the leaves that are read together, by making."""
+    if job.count == 1:
+        return {}
+    found: dict[int, Wants] = {}
+    for number, making in enumerate(makings):
+        if making.target.path in alone:
+            continue
+        wants = find_wants(making.sharding, making.leaf.shape, job.count)
+        if layouts.shares_reads(making.leaf, wants):
+            found[number] = wants
+    return found
+
+
+def _assemble_shared(
+    opened: Opened,
+    makings: Sequence[Making],
+    shared: Mapping[int, Wants],
+    job: Job,
+    budget: int | None,
+) -> dict[int, Any]:
+    """Make leaves that several processes want: each reads a part for all of them.
+
+    All meet before each exchange, so that none waits in it for one that failed.
+    """
+    limit = min(budget or EXCHANGE_BYTES, EXCHANGE_BYTES)
+    made: dict[int, Any] = {}
+    count = 0
+    numbers = list(shared)
+    # All processes number them alike, whatever each makes beside.
+    items = {n: item for item, n in enumerate(numbers)}
+    for group in _groups(numbers, [makings[n].leaf.nbytes for n in numbers], limit):
+        leaves = {items[n]: makings[n].leaf for n in group}
+        buffers = {n: _empty_buffers(makings[n]) for n in group}
+        with job.refusing(f"read-{count}"):
+            fills: list[Fill | None] = []
+            for n in group:
+                boxes = layouts.boxes_alone(makings[n].leaf, shared[n], job.process)
+                at = [makings[n].boxes.index(box) for box in boxes]
+                fills.append(_fill(makings[n], boxes, [buffers[n][k] for k in at]))
+            fill_buffers(opened, [f for f in fills if f is not None])
+        places = {items[n]: makings[n].target.number for n in group}
+        targets = {
+            items[n]: list(zip(makings[n].boxes, buffers[n], strict=True))
+            for n in group
+        }
+        units = layouts.share_reads(leaves, {items[n]: shared[n] for n in group})
+        for exchange in layouts.plan_rounds(units, limit=limit):
+            mine = _read_together(opened, exchange, places, job, f"read-{count}")
+            lay_round(exchange, gather_bytes(mine), targets)
+            count += 1
+        made |= {n: _finish(makings[n], buffers[n]) for n in group}
+    if not count and job.count > 1:
+        job.agree("read-0", dict[str, Any], decide=lambda _: None)
+    return made
+
+
+def _read_together(
+    opened: Opened, exchange: Round, places: Mapping[int, int], job: Job, name: str
+) -> Array:
+    """Read this process's part of an exchange, and wait until all have theirs."""
+    read: list[Array] = []
+
+    def work() -> Post:
+        read.append(read_round(opened, exchange, places, job))
+        return {"exchange": layouts.digest(repr(exchange).encode())}
+
+    def decide(posts: list[Post]) -> None:
+        if any(post != posts[0] for post in posts):
+            raise ValueError(
+                "expected every process to restore the same leaves in the same way, "
+                "found that they differ: pass the same mesh, like, specs and select"
+            )
+
+    job.agree(name, work, decide=decide)
+    return read[0]
 
 
 def _build_in_slabs(opened: Opened, making: Making, budget: int) -> Any:
@@ -115,34 +222,44 @@ def _local_boxes(sharding: Any, shape: tuple[int, ...]) -> dict[Any, Box]:
     return {d: layouts.box_of_index(index, shape) for d, index in indices.items()}
 
 
-def _groups(makings: Sequence[Making], budget: int | None) -> Iterator[list[int]]:
+def _groups(
+    numbers: Sequence[int], sizes: Sequence[int], budget: int | None
+) -> Iterator[list[int]]:
     """Yield numbers of leaves to make together, within the budget where one is."""
     group: list[int] = []
     held = 0
-    for number, making in enumerate(makings):
-        if budget is not None and group and held + making.nbytes > budget:
+    for number, size in zip(numbers, sizes, strict=True):
+        if budget is not None and group and held + size > budget:
             yield group
             group, held = [], 0
         group.append(number)
-        held += making.nbytes
+        held += size
     if group:
         yield group
 
 
-def _fill(making: Making) -> Fill | None:
-    leaf = making.leaf
-    if leaf.store is None:
+def _empty_buffers(making: Making) -> list[Array]:
+    """Return a host buffer for each of the boxes; none for what is no array."""
+    if making.leaf.store is None:
+        return []
+    stored = layouts.stored_dtype(making.leaf.dtype)
+    return [empty_aligned(box.shape, stored) for box in making.boxes]
+
+
+def _fill(
+    making: Making, boxes: Sequence[Box], buffers: Sequence[Array]
+) -> Fill | None:
+    if not boxes:
         return None
-    stored = layouts.stored_dtype(leaf.dtype)
-    plan = layouts.plan_leaf_read(making.target.number, leaf, making.boxes)
-    return Fill(plan, tuple(empty_aligned(b.shape, stored) for b in making.boxes))
+    plan = layouts.plan_leaf_read(making.target.number, making.leaf, boxes)
+    return Fill(plan, tuple(buffers))
 
 
-def _finish(making: Making, fill: Fill | None) -> Any:
+def _finish(making: Making, filled: Sequence[Array]) -> Any:
     target, leaf = making.target, making.leaf
-    if fill is None:
+    if leaf.store is None:
         return _from_value(making, decode_leaf_value(leaf))
-    buffers = [_typed(buffer, leaf, target) for buffer in fill.buffers]
+    buffers = [_typed(buffer, leaf, target) for buffer in filled]
     if making.sharding is None:
         return _on_host(target, leaf, buffers[0])
     array = place_buffers(leaf.shape, making.sharding, making.boxes, buffers)

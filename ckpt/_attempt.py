@@ -249,7 +249,7 @@ def _write(
         part = _write_part(store, draft.commit, plan, sources, options, documents)
         data = part.encode()
         _write_whole(store, layouts.part_name(plan.process), data)
-        store.sync_folders([*_folders(plan), ""])
+        store.sync_folders(_folders(plan))
         written.append((manifest, part, data))
         return {"bytes": len(data), "sha256": layouts.digest(data)}
 
@@ -380,12 +380,10 @@ def _commit(job: Job, run: Store, attempt: Attempt, begun: _Begun) -> None:
         commit_record(run, record, replaces=replaced[1] if replaced else None)
 
     try:
-        job.agree("commit", dict[str, Any], decide=decide)
-    except BarrierTimeout as error:
-        if job.process:
-            _resolve_silence(run, attempt, error)
-            return
-        raise
+        job.agree("commit", dict[str, Any], decide=decide, unanswered=_SilenceError)
+    except _SilenceError as error:
+        _resolve_silence(run, attempt, error)
+        return
     if job.process == 0:
         # The save is done and cannot fail any more; `prune` finds what stays behind.
         with contextlib.suppress(CkptError):
@@ -394,7 +392,11 @@ def _commit(job: Job, run: Store, attempt: Attempt, begun: _Begun) -> None:
                 remove_attempt(run, attempt.step, begun.replaced[0].commit)
 
 
-def _resolve_silence(run: Store, attempt: Attempt, error: BarrierTimeout) -> None:
+class _SilenceError(Exception):
+    """Process 0 may have committed the step, and does not say so."""
+
+
+def _resolve_silence(run: Store, attempt: Attempt, error: Exception) -> None:
     """Find out what became of a commit that process 0 fell silent over."""
     with contextlib.suppress(Exception):
         if is_committed(run, attempt.step, attempt.commit):

@@ -74,13 +74,15 @@ class Job:
         work: Callable[[], Post],
         *,
         decide: Callable[[list[Post]], T],
+        unanswered: type[Exception] = BarrierTimeout,
     ) -> T:
         """Do this process's `work`, wait for everybody's, and return the decision.
 
         `decide` runs on process 0 alone, on all posts in order of process; what it
         returns must be JSON in a job of several. When any of them raises, so do all:
         itself there, elsewhere a CkptError of the same kind. BarrierTimeout names the
-        processes that did not come in time.
+        processes that did not come in time; `unanswered` is raised instead where
+        process 0 may have decided, and fell silent.
         """
         with self.refusing(name):
             post = work()
@@ -92,7 +94,7 @@ class Job:
                 return self._lead(name, decide)
             return self._follow(name)
         except (_SilentError, _RpcError) as error:
-            raise self._timeout([0], f" ({error!s:.200})") from None
+            raise unanswered(self._absence([0], f" ({error!s:.200})")) from None
 
     @contextlib.contextmanager
     def refusing(self, name: str) -> Generator[None]:
@@ -114,12 +116,14 @@ class Job:
 
     def has_ended(self, name: str, *, within: float) -> bool:
         """Tell whether all others have posted or failed in a round, or do so soon."""
+        if self.count == 1:
+            return True
         deadline = time.monotonic() + within
         with contextlib.suppress(_SilentError):
             for _ in _polls(deadline):
                 if len(self._posts(name)) >= self.count - 1:
                     return True
-        return self.count == 1
+        return False
 
     def _lead(self, name: str, decide: Callable[[list[Post]], T]) -> T:
         verdict = self._gather(name)
@@ -161,20 +165,21 @@ class Job:
             raise self._raised(verdict or self._absent([0]))
         answer = self._get(f"{name}/answer", self.timeout)
         if answer is None:
-            raise self._timeout([0], "")
+            raise _SilentError("it has not answered")
         if "answer" not in answer:
             raise self._raised(answer)
         return answer["answer"]
 
     def _absent(self, processes: list[int]) -> Post:
-        return _failure(self.process, self._timeout(processes or [0], ""))
+        text = self._absence(processes or [0])
+        return _failure(self.process, BarrierTimeout(text))
 
-    def _timeout(self, processes: list[int], why: str) -> BarrierTimeout:
+    def _absence(self, processes: list[int], why: str = "") -> str:
         shown = ", ".join(map(str, processes[:_NAMED]))
         if len(processes) > _NAMED:
             shown += f" and {len(processes) - _NAMED} more"
         found = "is" if len(processes) == 1 else "are"
-        return BarrierTimeout(
+        return (
             f"expected all {self.count} processes within {self.timeout:g} s, found "
             f"that process {shown} {found} missing{why}: nothing was committed; see "
             "what those are doing, or raise barrier_timeout="
@@ -232,6 +237,10 @@ class Job:
 
     def _key(self, name: str) -> str:
         return f"ckpt/{self.call}/{name}"
+
+
+ALONE = Job(0, 1, BARRIER_SECONDS)
+"""A call that is nobody else's."""
 
 
 class _SilentError(Exception):

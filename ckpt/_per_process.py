@@ -8,6 +8,8 @@ import jax
 
 import pytree
 
+from ._job import Job
+
 TYPE = "ckpt.PerProcess"
 """How the structure of a saved tree names such a node."""
 
@@ -56,6 +58,44 @@ class PerProcess:
 
     def __repr__(self) -> str:
         return f"PerProcess({', '.join(map(repr, self.values))})"
+
+
+def split_paths(
+    structure: pytree.Structure, job: Job
+) -> tuple[frozenset[str], frozenset[str]]:
+    """Return the paths of what this process saved for itself, and of what others did.
+
+    Of a PerProcess that a job of another size saved, everybody reads everything.
+    """
+    mine: list[str] = []
+    others: list[str] = []
+    for node, count in pytree.find_nodes(structure, TYPE).items():
+        if count == job.count > 1:
+            prefix = f"{node}/" if node else ""
+            own = f"{prefix}{job.process}/"
+            inside = [p for p in structure.positions if p.startswith(prefix)]
+            mine += [p for p in inside if f"{p}/".startswith(own)]
+            others += [p for p in inside if not f"{p}/".startswith(own)]
+    return frozenset(mine), frozenset(others)
+
+
+def flatten_like(
+    tree: Any, saved: pytree.Structure
+) -> tuple[dict[str, Any], pytree.Structure]:
+    """Flatten the caller's `like`, with what was saved in the place of a PerProcess.
+
+    Its own leaves are not known then: they come back as they were saved.
+    """
+    leaves, structure = pytree.flatten(tree)
+    own = [path for path, leaf in leaves.items() if isinstance(leaf, PerProcess)]
+    nodes = pytree.find_nodes(saved, TYPE)
+    parts = {path: pytree.take_children(saved, path) for path in own if path in nodes}
+    for path in parts:
+        del leaves[path]
+    if parts:
+        structure = pytree.graft(structure, parts, type=TYPE)
+    inside = {p: None for p in structure.positions if p not in leaves}
+    return leaves | dict.fromkeys(inside), structure
 
 
 def _gather(children: dict[Any, Any], _: dict[str, Any]) -> PerProcess:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,10 +11,13 @@ import pytree
 from layouts import Manifest
 
 from ._assemble import assemble_leaves
-from ._catalog import Opened, PathLike, open_path
+from ._catalog import Opened, PathLike
 from ._errors import Damaged, StructureMismatch
+from ._job import ALONE, BARRIER_SECONDS, joined
+from ._per_process import flatten_like, split_paths
 from ._save import check_budget
 from ._target import Specs, Target, Wishes, choose_target, require_devices, warn_changed
+from ._together import open_together, spans_processes
 
 _SHOWN = 20
 
@@ -33,6 +37,8 @@ def restore(
     strict: bool = False,
     max_host_bytes: int | None = None,
     expect: str | None = None,
+    broadcast: bool = True,
+    barrier_timeout: float = BARRIER_SECONDS,
 ) -> Any:
     """Restore a saved tree, every byte verified, on any mesh or on the host.
 
@@ -44,7 +50,13 @@ def restore(
     saved paths to like's. `cast=True` allows lossless dtype changes, "lossy" the rest.
     `expect` is the digest the checkpoint must have.
 
-    Raises NotFound, Damaged, StructureMismatch, Unsupported, Untrusted, LimitExceeded.
+    In a job of several processes a restore onto a mesh (or shardings of `like`) that
+    spans them is for all to call, with the same arguments. What several of them want
+    is read once and spread by XLA, unless `broadcast` is False. When one fails or
+    stays away for `barrier_timeout` seconds, all raise. Other restores are local.
+
+    Raises NotFound, Damaged, StructureMismatch, Unsupported, Untrusted, LimitExceeded,
+    BarrierTimeout.
 
     >>> import jax.numpy as jnp, ckpt
     >>> done = ckpt.save({"w": jnp.arange(3.0)}, None, "memory://doc-restore")
@@ -54,13 +66,26 @@ def restore(
     check_options(cast, missing, extra, like, rename)
     check_budget(max_host_bytes)
     require_devices(mesh)
-    opened = open_path(path, step)
-    _check_digest(opened, expect)
-    wishes = Wishes(mesh, like, specs, cast, strict)
-    wanted = resolve(opened.manifest, wishes, select, rename, missing, extra)
-    changed = [f"`{t.path}`: {'; '.join(t.notes)}" for t in wanted.targets if t.notes]
-    warn_changed(changed, stacklevel=2)
-    made = assemble_leaves(opened, wanted.targets, max_host_bytes=max_host_bytes)
+    together = spans_processes(mesh, like)
+    with joined(barrier_timeout) if together else nullcontext(ALONE) as job:
+        opened, budget = open_together(job, path, step, max_host_bytes)
+        with job.refusing("read-0"):
+            _check_digest(opened, expect)
+            wishes = Wishes(mesh, like, specs, cast, strict)
+            mine, others = split_paths(opened.manifest.structure, job)
+            wanted = resolve(
+                opened.manifest, wishes, select, rename, missing, extra, others
+            )
+            targets = wanted.targets
+            notes = [f"`{t.path}`: {'; '.join(t.notes)}" for t in targets if t.notes]
+            warn_changed(notes, stacklevel=2)
+        made = assemble_leaves(
+            opened,
+            targets,
+            max_host_bytes=budget,
+            job=job,
+            alone=mine if broadcast else None,
+        )
     leaves = wanted.kept | {path: made[n] for path, n in wanted.places.items()}
     return pytree.unflatten(wanted.structure, leaves)
 
@@ -108,8 +133,12 @@ def resolve(
     rename: Mapping[str, str] | None,
     missing: str,
     extra: str,
+    skipped: Container[str] = (),
 ) -> Wanted:
-    """Match the saved leaves with the wanted ones and choose a target for each."""
+    """Match the saved leaves with the wanted ones and choose a target for each.
+
+    Those at `skipped` paths are not read.
+    """
     structure = manifest.structure
     numbers = {leaf.path: n for n, leaf in enumerate(manifest.leaves)}
     ties = dict(structure.ties)
@@ -122,13 +151,13 @@ def resolve(
     like: dict[str, Any] = {}
     if wishes.like is not None:
         # What is tied in `like` alone is not one leaf here: the saved ties decide.
-        like, wanted = pytree.flatten(wishes.like)
+        like, wanted = flatten_like(wishes.like, structure)
         like |= {alias: like[path] for alias, path in wanted.ties.items()}
         _compare(manifest, saved, like, wanted, rename, missing, extra, chosen)
     picked = [
         path
         for path in wanted.positions
-        if path in saved and (chosen is None or chosen(path))
+        if path in saved and path not in skipped and (chosen is None or chosen(path))
     ]
     if select is not None and not picked:
         raise ValueError(f"expected select= to match a leaf, found none for {select!r}")

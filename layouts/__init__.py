@@ -57,6 +57,7 @@ from ._mesh import (
     mesh_layout as mesh_layout,
     piece_boxes as piece_boxes,
     piece_grid as piece_grid,
+    placement_from_json as placement_from_json,
     relay_spec as relay_spec,
     spec_of as spec_of,
     split_counts as split_counts,
@@ -102,6 +103,16 @@ from ._record import (
     record_name as record_name,
     step_of_record as step_of_record,
 )
+from ._share import (
+    Round as Round,
+    Unit as Unit,
+    Wants as Wants,
+    boxes_alone as boxes_alone,
+    plan_rounds as plan_rounds,
+    share_reads as share_reads,
+    shares_reads as shares_reads,
+)
+from ._temp import check_parts as check_parts, pack_sizes as pack_sizes
 from ._write_plan import (
     Holders as Holders,
     ObjectWrite as ObjectWrite,
@@ -118,9 +129,6 @@ from ._zarr import (
     shard_index as shard_index,
     zarr_documents as zarr_documents,
 )
-
-from ._temp import pack_sizes as pack_sizes, check_parts as check_parts
-from ._mesh import placement_from_json as placement_from_json
 
 __all__ = [
     "BODY_BYTES",
@@ -182,8 +190,8 @@ __all__ = [
     "expected_objects",
     "format_spec",
     "frame",
-    "intersect",
     "give_to",
+    "intersect",
     "lay_out",
     "merge_runs",
     "mesh_layout",

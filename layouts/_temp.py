@@ -2,10 +2,10 @@
 
 from ._cut import PACK_BYTES
 from ._leaf import Packed
+from ._manifest import check_part_bytes
 from ._name import pack_name
 from ._pack import pack_rows
 from ._part import parse_part
-from ._manifest import check_part_bytes
 
 
 def pack_sizes(leaves, *, limit=PACK_BYTES):

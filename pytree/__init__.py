@@ -28,7 +28,11 @@ from ._glob import (
     rename_path as rename_path,
     rename_paths as rename_paths,
 )
-from ._graft import find_nodes as find_nodes, graft as graft
+from ._graft import (
+    find_nodes as find_nodes,
+    graft as graft,
+    take_children as take_children,
+)
 from ._path import Key as Key, format_path as format_path, parse_path as parse_path
 from ._record import Record as Record
 from ._register import register as register
@@ -56,5 +60,6 @@ __all__ = [
     "register",
     "rename_path",
     "rename_paths",
+    "take_children",
     "unflatten",
 ]

@@ -48,6 +48,17 @@ def find_nodes(structure: Structure, type: str) -> dict[str, int]:
     }
 
 
+def take_children(structure: Structure, path: str) -> list[Structure]:
+    """Return the structures of the children of the node at a path.
+
+    >>> import pytree
+    >>> [c.paths for c in take_children(pytree.flatten({"a": (1, [2])})[1], "a")]
+    [('',), ('0',)]
+    """
+    node = dict(walk_nodes(structure.root))[path]
+    return [] if isinstance(node, int) else [_number(child) for child in node.children]
+
+
 def _shift(node: Node | int, first: int) -> Node | int:
     if isinstance(node, int):
         return node + first

@@ -1,0 +1,112 @@
+"""Reading once what several processes want, and spreading it over devices by XLA."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any, cast
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+import layouts
+from layouts import Box, Round, Wants
+
+from ._catalog import Opened
+from ._job import Job
+from ._read import Fill, empty_aligned, fill_buffers, scatter
+
+Array = np.ndarray[Any, Any]
+
+EXCHANGE_BYTES = 256 << 20
+"""How much is exchanged at once, unless the caller's budget is smaller."""
+
+
+@lru_cache(maxsize=4096)
+def find_wants(sharding: Any, shape: tuple[int, ...], processes: int) -> Wants:
+    """Return which processes want which boxes of an array; the same on each of them.
+
+    What goes to the host, or to devices of one process, each of them wants.
+    """
+    everybody = tuple(range(processes))
+    if sharding is None:
+        return ((layouts.whole(shape), everybody),)
+    found: dict[Box, set[int]] = {}
+    for device, index in sharding.devices_indices_map(shape).items():
+        box = layouts.box_of_index(index, shape)
+        found.setdefault(box, set()).add(device.process_index)
+    if sharding.is_fully_addressable:
+        return tuple((box, everybody) for box in found)
+    return tuple((box, tuple(sorted(held))) for box, held in found.items())
+
+
+def read_round(
+    opened: Opened, round: Round, leaves: Mapping[int, int], job: Job
+) -> Array:
+    """Return this process's bytes of a round, read and verified.
+
+    `leaves` has the number in the manifest of each of the round's items.
+    """
+    mine = empty_aligned((round.length,), np.dtype(np.uint8))
+    fills: list[Fill] = []
+    for unit, offset in zip(round.units, round.offsets, strict=True):
+        if unit.reader == job.process:
+            number = leaves[unit.item]
+            leaf = opened.manifest.leaves[number]
+            part = mine[offset : offset + unit.nbytes]
+            values = part.view(layouts.stored_dtype(leaf.dtype))
+            plan = layouts.plan_leaf_read(number, leaf, [unit.box])
+            fills.append(Fill(plan, (values.reshape(unit.box.shape),)))
+    fill_buffers(opened, fills)
+    return mine
+
+
+def lay_round(
+    round: Round,
+    gathered: Array,
+    targets: Mapping[int, Sequence[tuple[Box, Array]]],
+) -> None:
+    """Copy what all have read into the buffers that want it, by item."""
+    for unit, offset in zip(round.units, round.offsets, strict=True):
+        part = gathered[unit.reader, offset : offset + unit.nbytes]
+        for box, buffer in targets[unit.item]:
+            scatter(
+                unit.box, part.view(buffer.dtype).reshape(unit.box.shape), box, buffer
+            )
+
+
+def gather_bytes(mine: Array) -> Array:
+    """Return the bytes of all processes, a row each; a collective of one device each.
+
+    Every process must come here, with as many bytes.
+    """
+    mesh = _process_mesh()
+    sharded = NamedSharding(mesh, PartitionSpec("process"))
+    count = mesh.devices.size
+    here = next(d for d in mesh.devices.flat if d.process_index == jax.process_index())
+    row = jax.device_put(mine[None], here)
+    shape = (count, len(mine))
+    rows = jax.make_array_from_single_device_arrays(shape, sharded, [row])
+    # The caller's ambient mesh may be of other devices.
+    with jax.set_mesh(mesh):
+        return np.asarray(_spread(mesh)(rows).addressable_data(0))
+
+
+@lru_cache(maxsize=1)
+def _process_mesh() -> Mesh:
+    """Return a mesh of the first device of each process."""
+    first: dict[int, Any] = {}
+    devices = cast("list[Any]", jax.devices())
+    for device in sorted(devices, key=lambda d: d.id):
+        first.setdefault(device.process_index, device)
+    chosen = [first[process] for process in sorted(first)]
+    return Mesh(np.array(chosen), ("process",))
+
+
+@lru_cache(maxsize=1)
+def _spread(mesh: Mesh) -> Any:
+    def identity(rows: jax.Array) -> jax.Array:
+        return rows
+
+    return jax.jit(identity, out_shardings=NamedSharding(mesh, PartitionSpec()))

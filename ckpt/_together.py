@@ -1,0 +1,83 @@
+"""Opening one checkpoint in all processes of a job."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import jax
+
+import pytree
+
+from ._catalog import Opened, PathLike, open_path
+from ._errors import NotFound
+from ._job import Job, Post, clear_calls, first_unfinished
+
+
+def spans_processes(mesh: Any, like: Any) -> bool:
+    """Tell whether what is restored goes to devices of several processes."""
+    if jax.process_count() == 1:
+        return False
+    if mesh is not None and len({d.process_index for d in mesh.devices.flat}) > 1:
+        return True
+    if like is None:
+        return False
+    leaves = pytree.flatten(like)[0].values()
+    shardings = (getattr(leaf, "sharding", None) for leaf in leaves)
+    return any(s is not None and _is_global(s) for s in shardings)
+
+
+def _is_global(sharding: Any) -> bool:
+    try:
+        return not sharding.is_fully_addressable
+    except (AttributeError, ValueError):
+        # On an AbstractMesh it is nowhere.
+        return False
+
+
+def open_together(
+    job: Job, path: PathLike | None, step: int | None, max_host_bytes: int | None
+) -> tuple[Opened, int | None]:
+    """Open the step that process 0 chooses; return it and the budget of all."""
+    if job.count == 1:
+        return open_path(path, step), max_host_bytes
+    found: list[Opened] = []
+
+    def work() -> Post:
+        return {
+            "call": f"restore({path and os.fspath(path)!r}, step={step})",
+            "budget": max_host_bytes,
+            "ended": first_unfinished(),
+        }
+
+    def decide(posts: list[Post]) -> Post:
+        for process, post in enumerate(posts):
+            if post["call"] != posts[0]["call"]:
+                raise ValueError(
+                    "expected all processes to make the same call, found "
+                    f"{posts[0]['call']} on process 0 and {post['call']} on process "
+                    f"{process}"
+                )
+        clear_calls(job, [post["ended"] for post in posts])
+        found.append(open_path(path, step))
+        budgets = [post["budget"] for post in posts if post["budget"] is not None]
+        return {
+            "step": found[0].record.step if found[0].record else None,
+            "digest": found[0].digest,
+            "budget": min(budgets, default=None),
+        }
+
+    answer = job.agree("begin", work, decide=decide)
+    if not found:
+        with job.refusing("read-0"):
+            found.append(open_path(path, answer["step"]))
+            _check_same(found[0], answer["digest"])
+    return found[0], answer["budget"]
+
+
+def _check_same(opened: Opened, digest: str) -> None:
+    if opened.digest != digest:
+        raise NotFound(
+            f"expected the checkpoint that process 0 opened, found another - in "
+            f"{opened.store.url}: restore it again"
+        )

@@ -1,0 +1,158 @@
+"""Who reads what several processes want: each stored byte once over the whole job.
+
+A pure function of the leaves and of who wants which boxes, so that every process finds
+the same answer without asking another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from ._box import Box, intersect
+from ._leaf import Chunked, Leaf, Packed
+
+Wants = tuple[tuple[Box, tuple[int, ...]], ...]
+"""Distinct boxes of a leaf, and the processes that want each, ascending."""
+
+_ALIGNMENT = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """A box of a leaf, by its number among `share_reads`', that one process reads."""
+
+    item: int
+    box: Box
+    reader: int
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """Units that are exchanged together.
+
+    Each reader puts its own, at the offsets, into a buffer of `length` bytes.
+    """
+
+    units: tuple[Unit, ...]
+    offsets: tuple[int, ...]
+    length: int
+
+
+def shares_reads(leaf: Leaf, wants: Wants) -> bool:
+    """Tell whether reading a leaf by itself, each process would read it again."""
+    if leaf.store is None or not leaf.nbytes:
+        return False
+    if any(len(processes) > 1 for _, processes in wants):
+        return True
+    if isinstance(leaf.store, Chunked):
+        return False
+    return any(len(found) > 1 for found in _wanting(leaf, wants).values())
+
+
+def boxes_alone(leaf: Leaf, wants: Wants, process: int) -> tuple[Box, ...]:
+    """Return the boxes that a process reads for itself, of a leaf that is shared."""
+    if isinstance(leaf.store, Packed):
+        return ()
+    return tuple([box for box, found in wants if found == (process,)])
+
+
+def share_reads(leaves: Mapping[int, Leaf], wants: Mapping[int, Wants]) -> list[Unit]:
+    """Return who reads what of leaves that are shared; their keys number them.
+
+    Each unit goes, in order, to the one that wants it and has the fewest bytes so far.
+
+    >>> leaf = Leaf("b", "jax", "float32", (4,), store=Packed((4,)))
+    >>> both = ((Box((0,), (4,)), (0, 1)),)
+    >>> [u.reader for u in share_reads({0: leaf, 1: leaf}, {0: both, 1: both})]
+    [0, 1]
+    """
+    loads: dict[int, int] = {}
+    units: list[Unit] = []
+    for number, leaf in leaves.items():
+        for box, found in _parts(leaf, wants[number]):
+            reader = min(found, key=lambda process: (loads.get(process, 0), process))
+            nbytes = box.size * leaf.itemsize
+            loads[reader] = loads.get(reader, 0) + nbytes
+            units.append(Unit(number, box, reader, nbytes))
+    return units
+
+
+def _wanting(leaf: Leaf, wants: Wants) -> dict[int, tuple[int, ...]]:
+    """Return which processes want some of each cell."""
+    if leaf.cells.cell == leaf.shape:
+        found = {process for _, processes in wants for process in processes}
+        return {0: tuple(sorted(found))}
+    wanting: dict[int, set[int]] = {}
+    for box, processes in wants:
+        for cell in leaf.cells.numbers(box):
+            wanting.setdefault(cell, set()).update(processes)
+    return {cell: tuple(sorted(found)) for cell, found in sorted(wanting.items())}
+
+
+def _parts(leaf: Leaf, wants: Wants) -> Iterator[tuple[Box, tuple[int, ...]]]:
+    cells = leaf.cells
+    if isinstance(leaf.store, Packed):
+        for cell, found in _wanting(leaf, wants).items():
+            yield cells.box(cells.coordinates(cell)), found
+        return
+    for box, found in wants:
+        if len(found) < 2:
+            continue
+        touched = list(cells.numbers(box))
+        parts = -(-len(found) // len(touched))
+        for cell in touched:
+            common = intersect(box, cells.box(cells.coordinates(cell)))
+            if common is not None:
+                for part in _split(leaf, common, parts):
+                    yield part, found
+
+
+def _split(leaf: Leaf, box: Box, parts: int) -> Iterator[Box]:
+    """Cut a box into up to so many parts, where chunks meet."""
+    if parts < 2:
+        yield box
+        return
+    chunk = leaf.chunks.cell
+    firsts = [a // c for a, c in zip(box.start, chunk, strict=True)]
+    lasts = [-(-b // c) for b, c in zip(box.stop, chunk, strict=True)]
+    counts = [b - a for a, b in zip(firsts, lasts, strict=True)]
+    d = max(range(len(counts)), key=lambda n: counts[n])
+    step = -(-counts[d] // parts)
+    for at in range(firsts[d], lasts[d], step):
+        low = max(at * chunk[d], box.start[d])
+        high = min((at + step) * chunk[d], box.stop[d])
+        start, shape = list(box.start), list(box.shape)
+        start[d], shape[d] = low, high - low
+        yield Box(tuple(start), tuple(shape))
+
+
+def plan_rounds(units: Sequence[Unit], *, limit: int) -> Iterator[Round]:
+    """Yield the units in rounds, whose buffers together have about `limit` bytes."""
+    group: list[Unit] = []
+    held = 0
+    for unit in units:
+        if group and held + unit.nbytes > limit:
+            yield _round(group)
+            group, held = [], 0
+        group.append(unit)
+        held += unit.nbytes
+    if group:
+        yield _round(group)
+
+
+def _round(units: Sequence[Unit]) -> Round:
+    ends: dict[int, int] = {}
+    offsets: list[int] = []
+    for unit in units:
+        offset = ends.get(unit.reader, 0)
+        offsets.append(offset)
+        ends[unit.reader] = offset + -(-unit.nbytes // _ALIGNMENT) * _ALIGNMENT
+    return Round(tuple(units), tuple(offsets), _round_up(max(ends.values())))
+
+
+def _round_up(length: int) -> int:
+    """Return one of few lengths, a little greater: each is compiled once."""
+    grain = 1 << max(10, length.bit_length() - 3)
+    return -(-length // grain) * grain
