@@ -25,6 +25,10 @@ class WorkerError(Exception):
     """A contender failed, stopped or didn't answer in time."""
 
 
+class _RequestError(WorkerError):
+    """A worker answered that the request failed."""
+
+
 @dataclass(frozen=True, slots=True)
 class Job:
     """The processes in which one contender works, and the devices of each."""
@@ -43,14 +47,17 @@ class Pool:
         self._running: dict[Job, list[_Process]] = {}
 
     def ask(self, job: Job, **request: Any) -> list[dict[str, Any]]:
-        """The answer of each process; a job that fails to answer is stopped."""
+        """The answer of each process; a job that cannot answer any more is stopped."""
         processes = self._running.get(job)
         if processes is None:
             processes = self._running[job] = self._start(job)
         try:
             return _exchange(processes, request, timeout=self._timeout)
-        except WorkerError:
-            self.stop(job)
+        except WorkerError as error:
+            alone = job.processes == 1
+            # The others of a job may wait for the one that failed.
+            if not (alone and isinstance(error, _RequestError)):
+                self.stop(job)
             raise
 
     def start(self, jobs: Iterable[Job]) -> None:
@@ -137,8 +144,7 @@ def _exchange(
                 raise WorkerError(f"the worker stopped ({_ending(of_pipe[pipe])})")
             lines[pipe] += part
             if lines[pipe].endswith(b"\n") and "error" in json.loads(lines[pipe]):
-                # The others of its job may wait for it until their own deadlines.
-                raise WorkerError(json.loads(lines[pipe])["error"])
+                raise _RequestError(json.loads(lines[pipe])["error"])
     return [json.loads(line) for line in lines.values()]
 
 

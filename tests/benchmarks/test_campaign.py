@@ -81,13 +81,14 @@ def test_a_contender_that_cannot_start_is_a_failure_and_not_a_hang(
     assert failure.reason == "the worker stopped (exit 1)"
 
 
-def test_a_request_that_fails_is_an_error_and_the_next_is_answered(
+def test_a_request_that_fails_is_an_error_and_the_worker_lives_on(
     tmp_path: Path,
 ) -> None:
     job = Job("floor", devices=8)
     with Pool(tmp_path / "log", timeout=60.0) as pool:
         with pytest.raises(WorkerError, match="Expected a known request, found 'fly'"):
             pool.ask(job, do="fly")
+        assert pool.is_running(job)
         (answer,) = pool.ask(job, do="release")
         assert answer["resident_bytes"] > 0
 

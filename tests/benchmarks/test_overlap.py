@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +20,7 @@ from benchmarks._overlap import (
     copy_owned,
     measure_overlap,
 )
-from benchmarks._train import build_step, build_tokens
+from benchmarks._train import Step, build_step, build_tokens
 from benchmarks._trees import (
     QUICK,
     Placement,
@@ -100,12 +101,22 @@ def test_a_save_that_fails_in_the_background_is_raised(tmp_path: Path) -> None:
         )
 
 
-def _prepare(placement: Placement) -> tuple[Any, Any, jax.Array]:
-    shapes = shape_tree("step", scale=QUICK)
-    abstract = abstract_state(shapes, placement=placement)
+def _prepare(placement: Placement) -> tuple[Step, Any, jax.Array]:
+    abstract = _abstract(placement)
     state = build_state(abstract, draw=draw_weights, seed=0)
+    step, tokens = _compile(placement)
+    return step, state, tokens
+
+
+@functools.cache
+def _compile(placement: Placement) -> tuple[Step, jax.Array]:
+    abstract = _abstract(placement)
     tokens = build_tokens(abstract, placement=placement)
-    return build_step(abstract, placement=placement), state, tokens
+    return build_step(abstract, placement=placement), tokens
+
+
+def _abstract(placement: Placement) -> Any:
+    return abstract_state(shape_tree("step", scale=QUICK), placement=placement)
 
 
 def _train(placement: Placement, *, steps: int) -> list[Any]:
