@@ -143,8 +143,9 @@ def _format_row(row: Summary, *, ours: float | None) -> str:
     if reads:
         read = "mapped" if amplification is None else f"{amplification:.2f}"
     # What a save costs the steps beside it may be lost in their noise.
-    known = ours is not None and ours > 0 and row.seconds > 0
-    ratio = f"{row.seconds / ours:.2f}" if known else ""
+    ratio = ""
+    if ours is not None and ours > 0 and row.seconds > 0:
+        ratio = f"{row.seconds / ours:.2f}"
     return (
         f"  {row.operation:<19} {row.contender:<15} {row.seconds:>9.4f}"
         f" {row.fastest:>8.4f} {row.slowest:>8.4f} {speed:>6} {row.cpu_seconds:>7.3f}"
