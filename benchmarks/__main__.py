@@ -16,7 +16,7 @@ from typing import Any
 
 from benchmarks._acceptance import format_figures, judge_summaries
 from benchmarks._campaign import Failure, Record, plan_turns, run_turns
-from benchmarks._cases import CASES, Case, describe_case, find_case
+from benchmarks._cases import CASES, Case, describe_case, select_cases
 from benchmarks._environment import describe_environment
 from benchmarks._media import find_file_system, find_medium
 from benchmarks._pool import Pool
@@ -46,7 +46,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--quick", action="store_true", help="small trees and one round, for CI")
     add("--only", nargs="+", default=names, metavar="NAME", help=", ".join(names))
     add("--media", nargs="+", default=["tmpfs", "disk"], choices=["tmpfs", "disk"])
-    add("--cases", nargs="+", choices=[case.name for case in CASES])
+    add("--cases", nargs="+", metavar="CASE", help=" ".join(x.name for x in CASES))
     add("--rounds", type=int, help="measured rounds (default 7, quick 1)")
     add("--out", type=Path, default=Path("benchmark-results"), metavar="FOLDER")
     add("--seed", type=int, default=0, help="of the order of the rounds")
@@ -61,6 +61,8 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--redraw", type=Path, metavar="JSON", help="only report earlier results")
     options = parser.parse_args(arguments)
     options.only = [find_contender(name) for name in options.only]
+    # An unknown name is refused before anything runs.
+    options.cases = [x for name in options.cases or [] for x in select_cases(name)]
     if options.rounds is None:
         options.rounds = 1 if options.quick else 7
     if options.pause is None:
@@ -76,12 +78,12 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 def _choose_cases(options: argparse.Namespace, *, medium: str) -> list[Case]:
     if options.cases:
-        return [find_case(name) for name in options.cases]
+        return options.cases
     if not options.quick:
         return list(CASES)
     # Quick mode has no time for workers with 64 devices, nor for all cases twice.
-    names = "arbcd" if medium == "tmpfs" else "a"
-    return [find_case(name) for name in names]
+    names = "arbcdjs" if medium == "tmpfs" else "a"
+    return [case for name in names for case in select_cases(name)]
 
 
 def _measure(options: argparse.Namespace) -> dict[str, Any]:
@@ -147,7 +149,7 @@ def _run_media(
                 title = describe_case(case, quick=options.quick)
                 _say(f"{name} {title}, {len(turns)} turns")
                 able = dict.fromkeys(x.contender.name for x in turns)
-                pool.start(able, devices=case.devices)
+                pool.start(job for name in able for job in case.jobs(name))
                 yield from run_turns(
                     turns, medium=medium, pool=pool, quick=options.quick, report=_say
                 )

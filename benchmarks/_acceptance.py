@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from benchmarks._cases import Case, find_case
-from benchmarks._summary import MIB, Summary, read_amplification
+from benchmarks._overlap import COPY, LOST, RETURN, STALLED
+from benchmarks._summary import MIB, Summary, largest_share, read_amplification
 from benchmarks._trees import FULL, QUICK, logical_bytes, shape_tree
 
 _PEER = "orbax v0"
@@ -29,6 +30,10 @@ TIME_TARGETS: dict[tuple[str, str, str, str], float] = {
 # An upper bound of a remesh's median over the same-mesh restore's.
 REMESH_TARGET = 1.4
 READ_TARGET = 1.05
+# Of the largest process of a job over an even share, written or read.
+SHARE_TARGET = 1.1
+# Less than this lost in 20 steps is noise.
+_NOISE_SECONDS = 0.001
 SAVE_MEMORY_MIB = 64.0
 RESTORE_MEMORY_MIB = 256.0
 
@@ -56,6 +61,8 @@ def judge_summaries(summaries: Sequence[Summary], *, quick: bool) -> list[Figure
         *_judge_times(found),
         *_judge_remeshes(found),
         *_judge_memory(found, quick=quick),
+        *_judge_jobs(found),
+        *_judge_overlaps(found),
     ]
 
 
@@ -126,11 +133,69 @@ def _judge_memory(found: _Found, *, quick: bool) -> Iterator[Figure]:
             )
 
 
+def _judge_jobs(found: _Found) -> Iterator[Figure]:
+    for (medium, case, operation, contender), ours in found.items():
+        if contender != "ckpt" or not case.startswith("j"):
+            continue
+        label = f"{medium} ({case}) {operation}"
+        theirs = found.get((medium, case, operation, _PEER))
+        if theirs:
+            yield Figure(
+                label=f"{label}: ckpt / {_PEER}",
+                value=ours.seconds / theirs.seconds,
+                unit="x",
+                target=1.0,
+            )
+        wrote = operation == "save"
+        share = largest_share(
+            ours.process_written_bytes if wrote else ours.process_read_bytes
+        )
+        if share is not None:
+            verb = "written" if wrote else "read"
+            yield Figure(
+                label=f"{label}: largest / even share {verb}",
+                value=share,
+                unit="x",
+                target=SHARE_TARGET,
+            )
+        if not wrote:
+            yield Figure(
+                label=f"{label}: bytes read / stored",
+                value=read_amplification(ours) or 0.0,
+                unit="x",
+                target=READ_TARGET,
+            )
+
+
+def _judge_overlaps(found: _Found) -> Iterator[Figure]:
+    for (medium, case, operation, contender), ours in found.items():
+        if contender != "ckpt":
+            continue
+        label = f"{medium} ({case}) {operation}"
+        copied = found.get((medium, case, COPY, "ckpt"))
+        if operation == RETURN and copied:
+            yield Figure(
+                label=f"{label}: / plain copy",
+                value=ours.seconds / copied.seconds,
+                unit="x",
+                target=1.0,
+            )
+        theirs = found.get((medium, case, operation, _PEER))
+        if operation in (LOST, STALLED) and theirs:
+            yield Figure(
+                label=f"{label}: ckpt / {_PEER}",
+                value=max(ours.seconds, _NOISE_SECONDS)
+                / max(theirs.seconds, _NOISE_SECONDS),
+                unit="x",
+                target=1.0 if operation == LOST else None,
+            )
+
+
 def format_figures(figures: Sequence[Figure]) -> str:
     """One line for each figure: value, target, verdict."""
-    lines = [f"{'acceptance figure':<52} {'value':>10} {'target':>10}  verdict"]
+    lines = [f"{'acceptance figure':<58} {'value':>10} {'target':>10}  verdict"]
     for figure in figures:
         value = f"{figure.value:.2f} {figure.unit}"
         target = "-" if figure.target is None else f"<= {figure.target:g}"
-        lines.append(f"{figure.label:<52} {value:>10} {target:>10}  {figure.verdict}")
+        lines.append(f"{figure.label:<58} {value:>10} {target:>10}  {figure.verdict}")
     return "\n".join(lines)

@@ -5,16 +5,19 @@ from __future__ import annotations
 import random
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from benchmarks._cases import Case
 from benchmarks._media import Medium, count_stored_bytes, settle_medium
-from benchmarks._pool import Pool, WorkerError
+from benchmarks._pool import Job, Pool, WorkerError
 from benchmarks.contenders import Contender
 
 Report = Callable[[str], None]
+Answers = list[dict[str, Any]]
+
+_TOTALS = ("cpu_seconds", "read_bytes", "device_read_bytes", "written_bytes")
 
 # A worker that keeps more than this after its turn is started anew, so that what one
 # library caches doesn't take the memory that the next one is measured with.
@@ -33,7 +36,11 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One timed part. Round 0 warms up and is checked; medians leave it out."""
+    """One timed part. Round 0 warms up and is checked; medians leave it out.
+
+    In a job of several processes, time is that of the slowest, memory that of the
+    largest, and the rest the sum; `process_*` has what each process read and wrote.
+    """
 
     medium: str
     case: str
@@ -47,6 +54,8 @@ class Record:
     device_read_bytes: int
     written_bytes: int
     stored_bytes: int
+    process_read_bytes: list[int] = field(default_factory=list[int])
+    process_written_bytes: list[int] = field(default_factory=list[int])
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +75,7 @@ def plan_turns(
 ) -> list[Turn]:
     """Every contender once a round, each round and its restores in a new order."""
     order = random.Random(f"{seed} {case.name}")
-    able = [x for x in contenders if x.remeshes or not case.remesh]
+    able = [x for x in contenders if _is_able(x, case=case)]
     turns: list[Turn] = []
     for number in range(rounds + 1):
         order.shuffle(able)
@@ -75,6 +84,14 @@ def plan_turns(
             order.shuffle(targets)
             turns.append(Turn(case, contender, number, tuple(targets)))
     return turns
+
+
+def _is_able(contender: Contender, *, case: Case) -> bool:
+    return (
+        (contender.remeshes or not case.remesh)
+        and (contender.jobs or case.processes == 1)
+        and (contender.overlaps or not case.trains)
+    )
 
 
 def run_turns(
@@ -103,69 +120,132 @@ def run_turns(
 def _run_turn(
     turn: Turn, *, medium: Medium, pool: Pool, quick: bool
 ) -> Iterator[Record | Failure]:
-    case, contender = turn.case, turn.contender
-    home = medium.folder / f"{case.name}-{contender.module.strip('_')}"
-    name, devices = contender.name, case.devices
-
-    def ask(do: str, folder: Path, **fields: Any) -> dict[str, Any]:
-        request = {"folder": str(folder), "case": case.name, "quick": quick, **fields}
-        return pool.ask(name, devices=devices, do=do, **request)
-
-    def record(operation: str, sample: dict[str, Any], *, stored: int) -> Record:
-        return Record(
-            medium=medium.name,
-            case=case.name,
-            contender=name,
-            operation=operation,
-            round=turn.round,
-            stored_bytes=stored,
-            **sample,
-        )
-
-    operation = "prepare"
+    home = medium.folder / f"{turn.case.name}-{turn.contender.module.strip('_')}"
+    at = _Part(turn, medium, pool, home, quick=quick)
     _make_empty(home)
     try:
-        fresh = turn.round == 0 or not pool.is_running(name, devices=devices)
-        # In quick mode the tree is as small as the one that warms up.
-        if fresh and not quick:
-            ask("warm", home / "warm")
-            _make_empty(home)
-        folder = home / "run-0"
-        ask("prepare", folder, seed=turn.round)
-        operation = "save"
-        settle_medium(medium)
-        sample = ask("save", folder)
-        stored = count_stored_bytes(folder)
-        yield record(operation, sample, stored=stored)
-        for number, (operation, do, fields) in enumerate(_list_reads(turn), start=1):
-            # A new name for each part: a cache inside the library (JAX's TensorStore
-            # context holds up to 10 GB) must not answer in place of the medium.
-            folder = folder.rename(home / f"run-{number}")
-            settle_medium(medium)
-            yield record(operation, ask(do, folder, **fields), stored=stored)
-        operation = "release"
-        if ask("release", folder)["resident_bytes"] > _MAX_RESIDENT_BYTES:
-            pool.stop(name, devices=devices)
+        yield from _train(at) if turn.case.trains else _save_and_restore(at)
     except WorkerError as error:
         yield Failure(
             medium=medium.name,
-            case=case.name,
-            contender=name,
-            operation=operation,
+            case=turn.case.name,
+            contender=turn.contender.name,
+            operation=at.operation,
             round=turn.round,
             reason=str(error),
         )
+        for job in turn.case.jobs(turn.contender.name):
+            pool.stop(job)
     finally:
         shutil.rmtree(home, ignore_errors=True)
+
+
+@dataclass
+class _Part:
+    """Where a turn has got to."""
+
+    turn: Turn
+    medium: Medium
+    pool: Pool
+    home: Path
+    operation: str = "prepare"
+    _: KW_ONLY
+    quick: bool
+
+    @property
+    def saving(self) -> Job:
+        return self.turn.case.jobs(self.turn.contender.name)[0]
+
+    def ask(self, job: Job, do: str, folder: Path, **fields: Any) -> Answers:
+        return self.pool.ask(
+            job,
+            do=do,
+            folder=str(folder),
+            case=self.turn.case.name,
+            quick=self.quick,
+            **fields,
+        )
+
+    def prepare(self, folder: Path, *, again: bool) -> None:
+        """Warms what is fresh, and builds what is to be saved: always if `again`."""
+        for job in self.turn.case.jobs(self.turn.contender.name):
+            fresh = self.turn.round == 0 or not self.pool.is_running(job)
+            # In quick mode the tree is as small as the one that warms up.
+            if fresh and not self.quick:
+                self.ask(job, "warm", self.home / "warm")
+                _make_empty(self.home)
+            if fresh or again:
+                self.ask(job, "prepare", folder, seed=self.turn.round)
+
+    def record(self, operation: str, answers: Answers, *, stored: int) -> Record:
+        total = {name: sum(x[name] for x in answers) for name in _TOTALS}
+        return Record(
+            medium=self.medium.name,
+            case=self.turn.case.name,
+            contender=self.turn.contender.name,
+            operation=operation,
+            round=self.turn.round,
+            # A job is done when its slowest process is.
+            seconds=max(x["seconds"] for x in answers),
+            added_bytes=max(x["added_bytes"] for x in answers),
+            stored_bytes=stored,
+            process_read_bytes=[x["read_bytes"] for x in answers],
+            process_written_bytes=[x["written_bytes"] for x in answers],
+            **total,
+        )
+
+
+def _save_and_restore(at: _Part) -> Iterator[Record]:
+    turn, home = at.turn, at.home
+    folder = home / "run-0"
+    at.prepare(folder, again=True)
+    at.operation = "save"
+    settle_medium(at.medium)
+    answers = at.ask(at.saving, "save", folder)
+    stored = count_stored_bytes(folder)
+    yield at.record("save", answers, stored=stored)
+    for number, (operation, do, fields) in enumerate(_list_reads(turn), start=1):
+        at.operation = operation
+        # A new name for each part: a cache inside the library (JAX's TensorStore
+        # context holds up to 10 GB) must not answer in place of the medium.
+        folder = folder.rename(home / f"run-{number}")
+        settle_medium(at.medium)
+        job = at.saving
+        if "target" in fields:
+            job = turn.case.job(
+                turn.contender.name, turn.case.targets[fields["target"]]
+            )
+        yield at.record(operation, at.ask(job, do, folder, **fields), stored=stored)
+    at.operation = "release"
+    for job in turn.case.jobs(turn.contender.name):
+        kept = at.ask(job, "release", folder)
+        if max(x["resident_bytes"] for x in kept) > _MAX_RESIDENT_BYTES:
+            at.pool.stop(job)
+
+
+def _train(at: _Part) -> Iterator[Record]:
+    folder = at.home / "run-0"
+    # The state goes on from round to round, and so does the compiled step.
+    at.prepare(folder, again=False)
+    at.operation = "train"
+    settle_medium(at.medium)
+    answers = at.ask(at.saving, "train", folder)
+    stored = count_stored_bytes(folder)
+    for operation in answers[0]:
+        seconds = max(answer[operation] for answer in answers)
+        unmeasured = dict.fromkeys((*_TOTALS, "added_bytes"), 0)
+        sample = {"seconds": seconds, **unmeasured}
+        yield at.record(operation, [sample], stored=stored)
 
 
 def _list_reads(turn: Turn) -> list[tuple[str, str, dict[str, Any]]]:
     """What follows a save: (operation, request, its fields)."""
     reads: list[tuple[str, str, dict[str, Any]]] = []
-    if turn.contender.describes:
+    if turn.contender.describes and turn.case.processes == 1:
         reads.append(("metadata", "metadata", {}))
     for target in turn.targets:
-        fields = {"target": target, "check": turn.round == 0}
+        check = turn.round == 0
+        fields = {"target": target, "check": check, "seed": turn.round}
         reads.append((f"restore {target}", "restore", fields))
     return reads
 

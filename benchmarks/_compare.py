@@ -18,7 +18,10 @@ def gather_host(array: jax.Array) -> np.ndarray:
 
 
 def list_differences(saved: Any, restored: Any, *, abstract: Any) -> list[str]:
-    """One line for each leaf that isn't the saved one under the asked sharding."""
+    """One line for each leaf that isn't the saved one under the asked sharding.
+
+    The saved leaves may be jax arrays that this process holds whole, or numpy ones.
+    """
     wanted = jax.tree_util.tree_flatten_with_path(abstract)[0]
     sources = jax.tree.leaves(saved)
     if jax.tree.structure(restored) != jax.tree.structure(abstract):
@@ -33,14 +36,16 @@ def list_differences(saved: Any, restored: Any, *, abstract: Any) -> list[str]:
     return lines
 
 
-def _describe(source: jax.Array, found: Any, *, want: Any) -> str:
+def _describe(source: jax.Array | np.ndarray, found: Any, *, want: Any) -> str:
     if not isinstance(found, jax.Array):
         return f"expected a jax.Array, found {type(found).__name__}"
     if found.shape != source.shape or found.dtype != source.dtype:
-        return f"expected {source.aval}, found {found.aval}"
+        return (
+            f"expected {source.dtype}{source.shape}, found {found.dtype}{found.shape}"
+        )
     if not found.sharding.is_equivalent_to(want.sharding, found.ndim):
         return f"expected {want.sharding}, found {found.sharding}"
-    whole = gather_host(source)
+    whole = source if isinstance(source, np.ndarray) else gather_host(source)
     for shard in found.addressable_shards:
         expected = _bits(whole[shard.index])
         if not np.array_equal(expected, _bits(np.asarray(shard.data))):

@@ -29,9 +29,13 @@ class Sample:
     written_bytes: int
 
 
-def measure_call(call: Callable[[], Any]) -> tuple[Sample, Any]:
-    """The cost of `call()` and its result."""
+def measure_call(
+    call: Callable[[], Any], *, ready: Callable[[], None] | None = None
+) -> tuple[Sample, Any]:
+    """The cost of `call()` and its result; `ready()` returns when it may begin."""
     _release_free_memory()
+    if ready is not None:
+        ready()
     before_io = _read_counters("/proc/self/io")
     # 5 resets the peak (VmHWM) to the present size: see man 5 proc_pid_clear_refs.
     Path("/proc/self/clear_refs").write_text("5", encoding="ascii")

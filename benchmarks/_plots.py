@@ -14,6 +14,7 @@ import matplotlib.pyplot as plt
 
 from benchmarks._campaign import Record
 from benchmarks._cases import find_case
+from benchmarks._overlap import RETURN, STALLED
 from benchmarks._summary import MIB, Summary, read_amplification
 from benchmarks.contenders import CONTENDERS
 
@@ -37,6 +38,16 @@ _TIMES = (
     ("b", "metadata"),
     ("c", "save"),
     ("c", "restore same"),
+    ("j4", "save"),
+    ("j4", "restore same"),
+    ("j4", "restore 4->2"),
+    ("j4", "restore 4->1"),
+    ("j2", "restore 2->4"),
+    ("j1", "restore 1->4"),
+    ("s1", RETURN),
+    ("s1", STALLED),
+    ("s2", RETURN),
+    ("s2", STALLED),
 )
 
 

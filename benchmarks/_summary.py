@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from benchmarks._campaign import Record
 from benchmarks._cases import describe_case, find_case
@@ -21,6 +21,7 @@ class Summary:
     """One operation of one contender over the measured rounds.
 
     Times and bytes are medians; `added_bytes` is the largest, since it is a bound.
+    `process_*` has the median of each process of a job.
     """
 
     medium: str
@@ -36,6 +37,8 @@ class Summary:
     read_bytes: float
     device_read_bytes: float
     stored_bytes: float
+    process_read_bytes: list[float] = field(default_factory=list[float])
+    process_written_bytes: list[float] = field(default_factory=list[float])
 
 
 def summarize_records(records: Iterable[Record]) -> list[Summary]:
@@ -65,7 +68,21 @@ def _summarize(group: Sequence[Record]) -> Summary:
         read_bytes=statistics.median(record.read_bytes for record in group),
         device_read_bytes=statistics.median(x.device_read_bytes for x in group),
         stored_bytes=statistics.median(record.stored_bytes for record in group),
+        process_read_bytes=_each_median(x.process_read_bytes for x in group),
+        process_written_bytes=_each_median(x.process_written_bytes for x in group),
     )
+
+
+def _each_median(rows: Iterable[Sequence[int]]) -> list[float]:
+    return [statistics.median(column) for column in zip(*rows, strict=True)]
+
+
+def largest_share(of_processes: Sequence[float]) -> float | None:
+    """The largest process's bytes over an even share; None for none or one process."""
+    total = sum(of_processes)
+    if len(of_processes) < 2 or not total:
+        return None
+    return max(of_processes) * len(of_processes) / total
 
 
 def read_amplification(summary: Summary) -> float | None:
@@ -90,8 +107,24 @@ def format_table(summaries: Sequence[Summary], *, quick: bool) -> str:
             ours = next((x.seconds for x in rows if x.contender == "ckpt"), None)
             rows.sort(key=lambda x: x.seconds)
             blocks.extend(_format_row(row, ours=ours) for row in rows)
+        blocks.extend(_format_shares(row) for row in inside if _is_shared(row))
         blocks.append("")
     return "\n".join(blocks)
+
+
+def _is_shared(row: Summary) -> bool:
+    return len(row.process_written_bytes) > 1
+
+
+def _format_shares(row: Summary) -> str:
+    """What each process of a job wrote, or read."""
+    wrote = row.operation == "save"
+    shares = row.process_written_bytes if wrote else row.process_read_bytes
+    numbers = " ".join(f"{share / MIB:.1f}" for share in shares)
+    verb = "wrote" if wrote else "read"
+    return (
+        f"  {row.operation:<19} {row.contender:<15} MiB each process {verb}: {numbers}"
+    )
 
 
 _HEADER = (
@@ -104,12 +137,15 @@ _HEADER = (
 def _format_row(row: Summary, *, ours: float | None) -> str:
     amplification = read_amplification(row)
     reads = row.operation.startswith("restore")
-    moved = row.operation != "metadata"
+    moved = reads or row.operation == "save"
     speed = f"{row.stored_bytes / GIB / row.seconds:.2f}" if moved else ""
     read = ""
     if reads:
         read = "mapped" if amplification is None else f"{amplification:.2f}"
-    ratio = f"{row.seconds / ours:.2f}" if ours else ""
+    # What a save costs the steps beside it may be lost in their noise.
+    ratio = ""
+    if ours is not None and ours > 0 and row.seconds > 0:
+        ratio = f"{row.seconds / ours:.2f}"
     return (
         f"  {row.operation:<19} {row.contender:<15} {row.seconds:>9.4f}"
         f" {row.fastest:>8.4f} {row.slowest:>8.4f} {speed:>6} {row.cpu_seconds:>7.3f}"

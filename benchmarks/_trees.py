@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +24,11 @@ class Scale:
     layers: int
     width: int
     vocabulary: int
+    shards: int
+    shard_side: int
+    table: int
+    trained_layers: int
+    trained_width: int
 
 
 FULL = Scale(
@@ -33,6 +38,11 @@ FULL = Scale(
     layers=12,
     width=768,
     vocabulary=50_304,
+    shards=24,
+    shard_side=2048,
+    table=2 << 20,
+    trained_layers=2,
+    trained_width=1024,
 )
 QUICK = Scale(
     matrices=4,
@@ -41,6 +51,11 @@ QUICK = Scale(
     layers=1,
     width=64,
     vocabulary=256,
+    shards=4,
+    shard_side=256,
+    table=32 << 10,
+    trained_layers=1,
+    trained_width=512,
 )
 
 
@@ -53,6 +68,7 @@ class Placement:
 
     axes: tuple[tuple[str, int], ...]
     spec: tuple[str | None, ...]
+    processes: int = 1
 
     @property
     def devices(self) -> int:
@@ -70,7 +86,7 @@ class Placement:
 
 
 def shape_tree(tree: str, *, scale: Scale) -> Any:
-    """The tree as shapes and dtypes; `tree` is matrices, small or train."""
+    """The tree as shapes and dtypes; `tree` is matrices, small, train, job or step."""
     if tree == "matrices":
         side = scale.matrix_side
         matrix = jax.ShapeDtypeStruct((side, side), np.float32)
@@ -83,7 +99,47 @@ def shape_tree(tree: str, *, scale: Scale) -> Any:
         }
     if tree == "train":
         return _train_shapes(scale)
-    raise ValueError(f"Expected matrices, small or train, found {tree!r}.")
+    if tree == "job":
+        return _job_shapes(scale)
+    if tree == "step":
+        return _step_shapes(scale)
+    raise ValueError(f"Expected matrices, small, train, job or step, found {tree!r}.")
+
+
+def _job_shapes(scale: Scale) -> Any:
+    side = scale.shard_side
+    matrix = jax.ShapeDtypeStruct((side, side), np.float32)
+    table = jax.ShapeDtypeStruct((scale.table,), np.float32)
+    vector = jax.ShapeDtypeStruct((side,), np.float32)
+    return {
+        "sharded": {
+            f"block{i:02}": {"w": matrix, "bias": vector} for i in range(scale.shards)
+        },
+        "replicated": {f"table{i}": table for i in range(4)},
+    }
+
+
+def _step_shapes(scale: Scale) -> Any:
+    width = scale.trained_width
+
+    def leaf(*shape: int) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(shape, np.float32)
+
+    block = {
+        "norm1": leaf(width),
+        "qkv": leaf(width, 3 * width),
+        "out": leaf(width, width),
+        "norm2": leaf(width),
+        "up": leaf(width, 4 * width),
+        "down": leaf(width, 4 * width),
+    }
+    params = {
+        "embedding": leaf(2 * width, width),
+        "blocks": [block] * scale.trained_layers,
+        "norm": leaf(width),
+    }
+    step = jax.ShapeDtypeStruct((), np.int32)
+    return {"params": params, "mean": params, "square": params, "step": step}
 
 
 def _train_shapes(scale: Scale) -> Any:
@@ -132,27 +188,33 @@ def abstract_state(shapes: Any, *, placement: Placement) -> Any:
 
 
 def build_state(abstract: Any, *, draw: Draw, seed: int) -> Any:
-    """Arrays for `abstract`; each distinct shard is drawn once."""
-    rng = np.random.Generator(np.random.SFC64(seed))
+    """Arrays for `abstract` with the values of `draw_values` on every mesh."""
+    leaves, structure = jax.tree.flatten(abstract)
+    values = draw_values(abstract, draw=draw, seed=seed)
+    arrays = [_place_values(*pair) for pair in zip(leaves, values, strict=True)]
+    return jax.block_until_ready(jax.tree.unflatten(structure, arrays))
 
-    def fill(leaf: jax.ShapeDtypeStruct) -> jax.Array:
-        drawn: dict[str, np.ndarray] = {}
-        pieces: list[jax.Array] = []
-        sharding = leaf.sharding
-        if not isinstance(sharding, NamedSharding):
-            raise TypeError(f"Expected a NamedSharding, found {sharding!r}.")
-        piece_shape = sharding.shard_shape(leaf.shape)
-        places = sharding.addressable_devices_indices_map(leaf.shape)
-        for device, index in places.items():
-            values = drawn.get(str(index))
-            if values is None:
-                values = draw(rng, piece_shape, np.dtype(leaf.dtype))
-                drawn[str(index)] = values
-            # A replica is its own buffer on real devices, so it is one here.
-            pieces.append(jax.device_put(values.copy(), device))
-        return jax.make_array_from_single_device_arrays(leaf.shape, sharding, pieces)
 
-    return jax.block_until_ready(jax.tree.map(fill, abstract))
+def draw_values(shapes: Any, *, draw: Draw, seed: int) -> Iterator[np.ndarray]:
+    """The values of each leaf, whole, on the host."""
+    for number, leaf in enumerate(jax.tree.leaves(shapes)):
+        # Processes of a job draw the same values, though each holds others of them.
+        rng = np.random.Generator(np.random.SFC64([seed, number]))
+        yield draw(rng, leaf.shape, np.dtype(leaf.dtype))
+
+
+def _place_values(leaf: jax.ShapeDtypeStruct, values: np.ndarray) -> jax.Array:
+    sharding = leaf.sharding
+    if not isinstance(sharding, NamedSharding):
+        raise TypeError(f"Expected a NamedSharding, found {sharding!r}.")
+    # A replica is its own buffer on real devices, so it is one here.
+    pieces = [
+        jax.device_put(values[index].copy(), device)
+        for device, index in sharding.addressable_devices_indices_map(
+            leaf.shape
+        ).items()
+    ]
+    return jax.make_array_from_single_device_arrays(leaf.shape, sharding, pieces)
 
 
 def draw_bits(

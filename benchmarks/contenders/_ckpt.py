@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,10 @@ import ckpt
 
 def save(state: Any, folder: Path) -> None:
     ckpt.save(state, _find_mesh(state), folder, step=0)
+
+
+def save_async(state: Any, folder: Path) -> Callable[[], object]:
+    return ckpt.save_async(state, _find_mesh(state), folder, step=0).result
 
 
 def restore(folder: Path, abstract: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,11 @@ def _checkpointer() -> ocp.AsyncCheckpointer:
 def save(state: Any, folder: Path) -> None:
     _checkpointer().save(folder, args=ocp.args.PyTreeSave(state))
     _checkpointer().wait_until_finished()
+
+
+def save_async(state: Any, folder: Path) -> Callable[[], object]:
+    _checkpointer().save(folder, args=ocp.args.PyTreeSave(state))
+    return _checkpointer().wait_until_finished
 
 
 def restore(folder: Path, abstract: Any) -> Any:

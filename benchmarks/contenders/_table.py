@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.metadata
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, cast
@@ -27,6 +28,14 @@ class DescribingLibrary(Library, Protocol):
         ...
 
 
+class OverlappingLibrary(Library, Protocol):
+    """A library that saves in the background."""
+
+    def save_async(self, state: Any, folder: Path) -> Callable[[], object]:
+        """Returns when `state` may be donated; the result waits until it is durable."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Contender:
     """One library in one configuration."""
@@ -37,12 +46,20 @@ class Contender:
     remeshes: bool = True
     describes: bool = True
     durable: bool = True
+    jobs: bool = False
+    overlaps: bool = False
 
 
 CONTENDERS = (
-    Contender("ckpt", "_ckpt", ("tensorstore",)),
-    Contender("orbax v0", "_orbax_v0", ("orbax-checkpoint",)),
-    Contender("orbax v0 zarr3", "_orbax_v0_zarr3", ("orbax-checkpoint",)),
+    Contender("ckpt", "_ckpt", ("tensorstore",), jobs=True, overlaps=True),
+    Contender("orbax v0", "_orbax_v0", ("orbax-checkpoint",), jobs=True, overlaps=True),
+    Contender(
+        "orbax v0 zarr3",
+        "_orbax_v0_zarr3",
+        ("orbax-checkpoint",),
+        jobs=True,
+        overlaps=True,
+    ),
     Contender("orbax v1", "_orbax_v1", ("orbax-checkpoint",)),
     Contender("jax", "_jax", ("tensorstore",), describes=False),
     Contender("safetensors", "_safetensors", ("safetensors",)),

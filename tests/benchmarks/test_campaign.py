@@ -7,7 +7,8 @@ import pytest
 from benchmarks._campaign import Failure, Record, plan_turns, run_turns
 from benchmarks._cases import find_case
 from benchmarks._media import count_stored_bytes, find_file_system, find_medium
-from benchmarks._pool import Pool, WorkerError
+from benchmarks._overlap import ALONE, BESIDE, COPY, LOST, RETURN, STALLED
+from benchmarks._pool import Job, Pool, WorkerError
 from benchmarks.contenders import CONTENDERS, Contender, find_contender
 
 
@@ -83,18 +84,59 @@ def test_a_contender_that_cannot_start_is_a_failure_and_not_a_hang(
 def test_a_request_that_fails_is_an_error_and_the_worker_lives_on(
     tmp_path: Path,
 ) -> None:
+    job = Job("floor", devices=8)
     with Pool(tmp_path / "log", timeout=60.0) as pool:
         with pytest.raises(WorkerError, match="Expected a known request, found 'fly'"):
-            pool.ask("floor", devices=8, do="fly")
-        answer = pool.ask("floor", devices=8, do="release")
+            pool.ask(job, do="fly")
+        assert pool.is_running(job)
+        (answer,) = pool.ask(job, do="release")
         assert answer["resident_bytes"] > 0
 
 
-def _run(folder: Path, contender: Contender, *, rounds: int) -> list[Record | Failure]:
+def test_a_process_that_fails_ends_its_job_and_not_the_campaign(tmp_path: Path) -> None:
+    job = Job("floor", devices=2, processes=2)
+    with Pool(tmp_path / "log", timeout=60.0) as pool:
+        with pytest.raises(WorkerError, match="Expected a known request, found 'fly'"):
+            pool.ask(job, do="fly")
+        assert not pool.is_running(job)
+
+
+def test_only_contenders_that_can_have_turns_in_jobs_and_beside_training() -> None:
+    for name, able in (("j4", "jobs"), ("s1", "overlaps"), ("s2", "overlaps")):
+        turns = plan_turns(find_case(name), contenders=CONTENDERS, rounds=1, seed=0)
+        expected = {x.name for x in CONTENDERS if getattr(x, able)}
+        assert {x.contender.name for x in turns} == expected
+        assert {"ckpt", "orbax v0"} <= expected
+
+
+def test_a_job_saves_and_a_larger_one_restores_and_checks(tmp_path: Path) -> None:
+    results = _run(tmp_path, find_contender("ckpt"), rounds=1, case="j2")
+    records = [x for x in results if isinstance(x, Record)]
+    assert len(records) == len(results)
+    saved, restored = (x for x in records if x.round == 1)
+    assert (saved.operation, restored.operation) == ("save", "restore 2->4")
+    assert len(saved.process_written_bytes) == 2
+    assert len(restored.process_read_bytes) == 4
+    # Four matrices with their biases, and four tables, in f32.
+    values = 4 * (4 * (256 * 256 + 256) + 4 * 32 * 1024)
+    assert values <= saved.written_bytes == sum(saved.process_written_bytes)
+    assert values <= restored.read_bytes == sum(restored.process_read_bytes)
+
+
+def test_training_beside_a_save_is_measured(tmp_path: Path) -> None:
+    results = _run(tmp_path, find_contender("ckpt"), rounds=1, case="s1")
+    assert all(isinstance(x, Record) for x in results)
+    operations = {x.operation for x in results if x.round == 1}
+    assert operations >= {COPY, RETURN, ALONE, BESIDE, LOST, STALLED, "durable after"}
+
+
+def _run(
+    folder: Path, contender: Contender, *, rounds: int, case: str = "a"
+) -> list[Record | Failure]:
     name = "tmpfs" if find_file_system(folder) == "tmpfs" else "disk"
     medium = find_medium(name, folder=folder, pause=0.0)
-    turns = plan_turns(find_case("a"), contenders=[contender], rounds=rounds, seed=0)
-    with Pool(folder / "log", timeout=60.0) as pool:
+    turns = plan_turns(find_case(case), contenders=[contender], rounds=rounds, seed=0)
+    with Pool(folder / "log", timeout=120.0) as pool:
         return list(
             run_turns(turns, medium=medium, pool=pool, quick=True, report=print)
         )

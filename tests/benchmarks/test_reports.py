@@ -5,6 +5,8 @@ import json
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,9 +15,12 @@ import pytest
 from benchmarks.__main__ import main
 from benchmarks._acceptance import Figure, format_figures, judge_summaries
 from benchmarks._campaign import Record
+from benchmarks._cases import select_cases
+from benchmarks._overlap import COPY, LOST, RETURN, STALLED
 from benchmarks._summary import (
     Summary,
     format_table,
+    largest_share,
     read_amplification,
     summarize_records,
 )
@@ -75,6 +80,78 @@ def test_memory_of_a_restore_is_counted_over_the_data() -> None:
     found = {x.label: (x.value, x.verdict) for x in figures}
     assert found["tmpfs (a) restore: memory added over the data"] == (256.0, "met")
     assert found["tmpfs (a) save: memory added"] == (65.0, "MISSED")
+
+
+def test_a_share_is_even_when_all_processes_move_the_same() -> None:
+    assert largest_share([5.0, 5.0, 5.0, 5.0]) == 1.0
+    assert largest_share([9.0, 1.0]) == 1.8
+    assert largest_share([3.0]) is None
+    assert largest_share([0.0, 0.0]) is None
+
+
+def test_each_process_of_a_job_has_its_own_median() -> None:
+    rows = [(9, 9), (1, 5), (3, 4), (2, 6)]
+    records = [
+        replace(_record(n), process_written_bytes=list(row))
+        for n, row in enumerate(rows)
+    ]
+    (summary,) = summarize_records(records)
+    assert summary.process_written_bytes == [2.0, 5.0]
+    text = format_table([replace(summary, case="j2")], quick=True)
+    assert "MiB each process wrote" in text
+
+
+def test_a_job_is_judged_by_its_peer_its_shares_and_its_reads() -> None:
+    restored = _summary(case="j4", operation="restore 4->2", read=104.0)
+    figures = judge_summaries(
+        [
+            _summary(case="j4", process_written_bytes=[60.0, 20.0, 20.0, 20.0]),
+            replace(restored, process_read_bytes=[50.0, 54.0]),
+            replace(restored, contender="orbax v0", seconds=4.0),
+        ],
+        quick=True,
+    )
+    found = {x.label: (x.value, x.verdict) for x in figures}
+    assert found == {
+        "tmpfs (j4) save: largest / even share written": (2.0, "MISSED"),
+        "tmpfs (j4) restore 4->2: ckpt / orbax v0": (0.25, "met"),
+        "tmpfs (j4) restore 4->2: largest / even share read": (54 / 52, "met"),
+        "tmpfs (j4) restore 4->2: bytes read / stored": (1.04, "met"),
+    }
+
+
+def test_a_background_save_is_judged_by_a_copy_and_by_its_peer() -> None:
+    ours = {COPY: 0.2, RETURN: 0.1, LOST: 0.3, STALLED: 0.4}
+    theirs = {COPY: 0.1, RETURN: 0.2, LOST: 0.2, STALLED: 0.4}
+    rows = [
+        _summary(case="s1", operation=operation, seconds=seconds, contender=name)
+        for name, parts in (("ckpt", ours), ("orbax v0", theirs))
+        for operation, seconds in parts.items()
+    ]
+    found = {x.label: x for x in judge_summaries(rows, quick=True)}
+    assert len(found) == 3
+    returned = found[f"tmpfs (s1) {RETURN}: / plain copy"]
+    assert (returned.value, returned.verdict) == (0.5, "met")
+    lost = found[f"tmpfs (s1) {LOST}: ckpt / orbax v0"]
+    assert (round(lost.value, 9), lost.verdict) == (1.5, "MISSED")
+    assert found[f"tmpfs (s1) {STALLED}: ckpt / orbax v0"].value == 1.0
+
+
+def test_steps_that_lost_nothing_are_no_worse_than_the_peers() -> None:
+    rows = [
+        _summary(case="s1", operation=LOST, seconds=-0.2),
+        _summary(case="s1", operation=LOST, seconds=-0.1, contender="orbax v0"),
+    ]
+    (figure,) = judge_summaries(rows, quick=True)
+    assert (figure.value, figure.verdict) == (1.0, "met")
+    assert format_table(rows, quick=True).count("-0.2000")
+
+
+def test_a_letter_selects_its_cases_and_an_unknown_one_is_refused() -> None:
+    assert [x.name for x in select_cases("j")] == ["j4", "j2", "j1"]
+    assert [x.name for x in select_cases("s2")] == ["s2"]
+    with pytest.raises(ValueError, match="found 'z'"):
+        main(["--cases", "z"])
 
 
 def test_a_figure_without_a_target_is_neither_met_nor_missed() -> None:
@@ -173,6 +250,7 @@ def _summary(
     added: int = 0,
     read: float = 0.0,
     device: float = 0.0,
+    process_written_bytes: Sequence[float] = (),
 ) -> Summary:
     return Summary(
         medium="tmpfs",
@@ -188,4 +266,5 @@ def _summary(
         read_bytes=read,
         device_read_bytes=device,
         stored_bytes=100.0,
+        process_written_bytes=list(process_written_bytes),
     )

@@ -1,18 +1,20 @@
 from __future__ import annotations
 
 import zlib
+from dataclasses import replace
 
 import jax
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec as P
 
-from benchmarks._cases import CASES, GRID, REPLICATED
+from benchmarks._cases import CASES, FSDP, GRID, REPLICATED
 from benchmarks._trees import (
     FULL,
     QUICK,
     abstract_state,
     build_state,
     draw_bits,
+    draw_values,
     draw_weights,
     logical_bytes,
     shape_tree,
@@ -78,6 +80,23 @@ def test_replicas_are_equal_and_do_not_share_memory() -> None:
     assert all(np.array_equal(x, shards[0]) for x in shards)
 
 
+def test_a_seed_gives_the_same_values_on_every_mesh() -> None:
+    shapes = shape_tree("job", scale=QUICK)
+    whole = list(draw_values(shapes, draw=draw_bits, seed=5))
+    for placement in (FSDP[1], FSDP[4], REPLICATED):
+        placed = replace(placement, processes=1)
+        abstract = abstract_state(shapes, placement=placed)
+        state = build_state(abstract, draw=draw_bits, seed=5)
+        for values, array in zip(whole, jax.tree.leaves(state), strict=True):
+            found = np.asarray(array)
+            assert np.array_equal(found.view(np.uint8), values.view(np.uint8))
+
+
+def test_the_state_of_a_job_and_of_a_trainer_have_the_sizes_they_should() -> None:
+    assert 256 << 20 <= logical_bytes(shape_tree("job", scale=FULL)) <= 512 << 20
+    assert 200 << 20 <= logical_bytes(shape_tree("step", scale=FULL)) <= 400 << 20
+
+
 def test_the_same_seed_builds_the_same_values() -> None:
     shapes = shape_tree("small", scale=QUICK)
     abstract = abstract_state(shapes, placement=REPLICATED)
@@ -93,7 +112,9 @@ def test_every_case_fits_its_devices_and_divides_its_matrices() -> None:
     for case in CASES:
         shapes = shape_tree(case.tree, scale=FULL)
         for placement in (case.saved, *case.targets.values()):
-            assert placement.devices <= case.devices
+            assert placement.devices <= case.devices * placement.processes
+            if placement.processes > 1:
+                assert placement.devices == case.devices * placement.processes
             sizes = dict(placement.axes)
             for leaf in jax.tree.leaves(shapes):
                 if len(leaf.shape) == 2:
