@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import secrets
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import layouts
-from layouts import CommitRecord, Manifest, Part, PartRef, WriteLimits, WritePlan
+from layouts import CommitRecord, Manifest, PartRef, WriteLimits
 
 from ._catalog import (
     Opened,
@@ -21,7 +21,6 @@ from ._catalog import (
     read_record,
 )
 from ._checkpoint import Checkpoint
-from ._codec import codec_document
 from ._commit import (
     Attempt,
     commit_record,
@@ -50,25 +49,13 @@ from ._snapshot import (
 )
 from ._source import Source
 from ._store import Store
-from ._write import run_all, write_files, write_objects, write_packs
+from ._written import Options, Written, prove_parts, write_manifest, write_share
 
 _SHARED_SECONDS = 10.0
 """How long a process waits to see what process 0 wrote: NFS may show it late."""
 
 _SETTLE_SECONDS = 10.0
 """How long process 0 waits, after a failure, for the others to stop writing."""
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """What the caller of a save asked for."""
-
-    step: int | None
-    metrics: dict[str, Any]
-    overwrite: bool
-    codec: str | None
-    max_host_bytes: int | None
-    in_background: bool = False
 
 
 @dataclass(slots=True)
@@ -236,34 +223,23 @@ def _write(
     """Write this process's cells and part; process 0 then proves and describes all."""
     store = run.child(layouts.attempt_directory(draft.step, draft.commit))
     limits = WriteLimits.within(options.max_host_bytes)
-    written: list[tuple[Manifest, Part, bytes]] = []
+    written: list[Written] = []
 
     def work() -> Post:
         if job.process:
             _see_note(run, draft)
         plan = plan_save(sources, job.process, limits=limits)
-        manifest = replace(draft, leaves=plan.leaves)
-        documents: dict[str, Any] = {}
-        if job.process == 0:
-            sizes = layouts.pack_sizes(plan.leaves, limit=limits.pack_bytes)
-            codecs = _codecs(plan, options.codec)
-            documents = layouts.zarr_documents(manifest, codecs, sizes)
-        folders = _folders(plan, documents)
-        store.make_folders(folders)
-        part = _write_part(store, draft.commit, plan, sources, options, documents)
-        data = part.encode()
-        _write_whole(store, layouts.part_name(plan.process), data)
-        store.sync_folders(folders)
-        written.append((manifest, part, data))
-        return {"bytes": len(data), "sha256": layouts.digest(data)}
+        mine = write_share(store, draft, plan, sources, options)
+        written.append(mine)
+        return {"bytes": len(mine.data), "sha256": layouts.digest(mine.data)}
 
     def decide(posts: list[Post]) -> None:
-        manifest, part, data = written[0]
+        mine = written[0]
         refs = tuple(PartRef(post["bytes"], post["sha256"]) for post in posts)
-        manifest = replace(manifest, parts=refs)
+        manifest = replace(mine.manifest, parts=refs)
         if job.count > 1:
-            _prove(store, manifest, data)
-        begun.opened = _write_manifest(store, run, manifest, part)
+            prove_parts(store, manifest, mine.data)
+        begun.opened = write_manifest(store, run, manifest, mine.part)
 
     job.agree("written", work, decide=decide)
 
@@ -280,91 +256,6 @@ def _see_note(run: Store, draft: Manifest) -> None:
                 "system or an object store"
             )
         time.sleep(0.05)
-
-
-def _write_part(
-    store: Store,
-    commit: str,
-    plan: WritePlan,
-    sources: Sequence[Source],
-    options: Options,
-    documents: dict[str, Any],
-) -> Part:
-    """Write the objects and packs of this process, and return what it wrote."""
-    objects = write_objects(
-        store,
-        plan,
-        sources,
-        codec=options.codec,
-        max_host_bytes=options.max_host_bytes,
-        in_background=options.in_background,
-    )
-    crcs = write_packs(store, plan, sources)
-    files = write_files(store, documents)
-    return Part(plan.process, commit, tuple(objects), plan.rows, crcs, tuple(files))
-
-
-def _prove(store: Store, manifest: Manifest, mine: bytes) -> None:
-    """Read all parts back: what was written must be what was planned, all of it."""
-
-    def read(process: int) -> bytes:
-        ref = manifest.parts[process]
-        try:
-            return store.read(layouts.part_name(process), limit=ref.bytes)
-        except NotFound:
-            raise Unsupported(
-                "expected a folder that all processes share, found nothing of what "
-                f"process {process} wrote ({layouts.part_name(process)}) - in "
-                f"{store.url}: save to a shared file system or an object store"
-            ) from None
-
-    others = range(1, manifest.processes)
-    parts = [mine, *run_all(read, others, parallel=max(store.parallel, 8))]
-    layouts.check_parts(manifest, enumerate(parts))
-
-
-def _write_manifest(store: Store, run: Store, manifest: Manifest, part: Part) -> Opened:
-    encoded = manifest.encode()
-    # Whatever a reader would refuse is refused before it is committed.
-    layouts.parse_manifest(encoded)
-    _write_whole(store, "manifest.json", encoded)
-    store.sync_folders([""])
-    found = layouts.digest(encoded)
-    record = CommitRecord(manifest.step, manifest.commit, len(encoded), found)
-    return Opened(store, manifest, found, record, run, {0: part})
-
-
-def _write_whole(store: Store, name: str, data: bytes) -> None:
-    with store.write(name, size=len(data)) as out:
-        out.write([data])
-        out.close()
-
-
-def _folders(plan: WritePlan, documents: Iterable[str]) -> list[str]:
-    """Return the folders this process writes into, each after those it lies in."""
-    found = {"parts", *(name.rpartition("/")[0] for name in documents)} - {""}
-    for write in plan.objects:
-        leaf = plan.leaves[write.leaf]
-        at = leaf.cells.coordinates(write.object)
-        store = cast(layouts.Chunked, leaf.store)
-        found.add("/".join([store.name, "c", *map(str, at[:-1])]))
-    for row in plan.rows:
-        found.add(f"{layouts.pack_name(plan.process, row.pack)}/c")
-    parents = {
-        "/".join(segments[:n])
-        for segments in (name.split("/") for name in found)
-        for n in range(1, len(segments))
-    }
-    return sorted(found | parents)
-
-
-def _codecs(plan: WritePlan, codec: str | None) -> dict[str, list[dict[str, Any]]]:
-    dtypes = {
-        layouts.stored_dtype(leaf.dtype)
-        for leaf in plan.leaves
-        if leaf.store is not None
-    }
-    return {d.name: codec_document(codec, d.itemsize)[1:] for d in dtypes}
 
 
 def _commit(job: Job, run: Store, attempt: Attempt, begun: _Begun) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import layouts
 from layouts import WriteLimits
 
-from ._attempt import Options, save_snapshot
+from ._attempt import save_snapshot
 from ._catalog import PathLike, check_step, locate
 from ._checkpoint import Checkpoint
 from ._errors import CkptError
@@ -23,6 +23,7 @@ from ._metrics import plain_metrics
 from ._pending import Pending, submit, wait_for_room
 from ._snapshot import Snapshot, describe_tree, plan_known
 from ._store import Store
+from ._written import Options
 
 
 def save(

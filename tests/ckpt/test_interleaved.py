@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import ckpt
-from ckpt._attempt import Options, save_snapshot
+from ckpt._attempt import save_snapshot
 from ckpt._catalog import open_path
 from ckpt._commit import remove_step
 from ckpt._errors import StoreError
@@ -20,6 +20,7 @@ from ckpt._job import join
 from ckpt._snapshot import describe_tree
 from ckpt._store import Store, open_store
 from ckpt._verify import verify_opened
+from ckpt._written import Options
 
 
 @dataclass

@@ -5,10 +5,11 @@ from functools import partial
 from pathlib import Path
 
 import ckpt
-from ckpt._attempt import Options, save_snapshot
+from ckpt._attempt import save_snapshot
 from ckpt._job import join
 from ckpt._local_store import LocalStore
 from ckpt._snapshot import describe_tree
+from ckpt._written import Options
 from tests._harness.powercut import Report, record, replay
 from tests.faults._oracle import find_complaint
 from tests.faults._trees import make_tree

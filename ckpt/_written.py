@@ -1,0 +1,141 @@
+"""What one process writes of a step: its cells and its part; process 0 more.
+
+Process 0 also writes the zarr.json of all arrays and packs, for they follow from the
+plan; and, once all have written, the manifest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+import layouts
+from layouts import CommitRecord, Manifest, Part, WritePlan
+
+from ._catalog import Opened
+from ._codec import codec_document
+from ._errors import NotFound, Unsupported
+from ._source import Source
+from ._store import Store
+from ._write import run_all, write_files, write_objects, write_packs
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the caller of a save asked for."""
+
+    step: int | None
+    metrics: dict[str, Any]
+    overwrite: bool
+    codec: str | None
+    max_host_bytes: int | None
+    in_background: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What a process has written: the manifest so far, its part, and that as bytes."""
+
+    manifest: Manifest
+    part: Part
+    data: bytes
+
+
+def write_share(
+    store: Store,
+    draft: Manifest,
+    plan: WritePlan,
+    sources: Sequence[Source],
+    options: Options,
+) -> Written:
+    """Write what a plan says and its part, durably."""
+    manifest = replace(draft, leaves=plan.leaves)
+    documents: dict[str, Any] = {}
+    if plan.process == 0:
+        sizes = layouts.pack_sizes(plan.leaves, limit=plan.pack_bytes)
+        codecs = _codecs(plan, options.codec)
+        documents = layouts.zarr_documents(manifest, codecs, sizes)
+    folders = _folders(plan, documents)
+    store.make_folders(folders)
+    objects = write_objects(
+        store,
+        plan,
+        sources,
+        codec=options.codec,
+        max_host_bytes=options.max_host_bytes,
+        in_background=options.in_background,
+    )
+    crcs = write_packs(store, plan, sources)
+    files = write_files(store, documents)
+    part = Part(
+        plan.process, draft.commit, tuple(objects), plan.rows, crcs, tuple(files)
+    )
+    data = part.encode()
+    _write_whole(store, layouts.part_name(plan.process), data)
+    store.sync_folders(folders)
+    return Written(manifest, part, data)
+
+
+def prove_parts(store: Store, manifest: Manifest, mine: bytes) -> None:
+    """Read all parts back: what was written must be what was planned, all of it."""
+
+    def read(process: int) -> bytes:
+        ref = manifest.parts[process]
+        try:
+            return store.read(layouts.part_name(process), limit=ref.bytes)
+        except NotFound:
+            raise Unsupported(
+                "expected a folder that all processes share, found nothing of what "
+                f"process {process} wrote ({layouts.part_name(process)}) - in "
+                f"{store.url}: save to a shared file system or an object store"
+            ) from None
+
+    others = range(1, manifest.processes)
+    parts = [mine, *run_all(read, others, parallel=max(store.parallel, 8))]
+    layouts.check_parts(manifest, enumerate(parts))
+
+
+def write_manifest(store: Store, run: Store, manifest: Manifest, part: Part) -> Opened:
+    """Write the manifest, durably, and return the checkpoint as a reader sees it."""
+    encoded = manifest.encode()
+    # Whatever a reader would refuse is refused before it is committed.
+    layouts.parse_manifest(encoded)
+    _write_whole(store, "manifest.json", encoded)
+    store.sync_folders([""])
+    found = layouts.digest(encoded)
+    record = CommitRecord(manifest.step, manifest.commit, len(encoded), found)
+    return Opened(store, manifest, found, record, run, {0: part})
+
+
+def _write_whole(store: Store, name: str, data: bytes) -> None:
+    with store.write(name, size=len(data)) as out:
+        out.write([data])
+        out.close()
+
+
+def _folders(plan: WritePlan, documents: Iterable[str]) -> list[str]:
+    """Return the folders this process writes into, each after those it lies in."""
+    found = {"parts", *(name.rpartition("/")[0] for name in documents)} - {""}
+    for write in plan.objects:
+        leaf = plan.leaves[write.leaf]
+        at = leaf.cells.coordinates(write.object)
+        store = cast(layouts.Chunked, leaf.store)
+        found.add("/".join([store.name, "c", *map(str, at[:-1])]))
+    for row in plan.rows:
+        found.add(f"{layouts.pack_name(plan.process, row.pack)}/c")
+    parents = {
+        "/".join(segments[:n])
+        for segments in (name.split("/") for name in found)
+        for n in range(1, len(segments))
+    }
+    return sorted(found | parents)
+
+
+def _codecs(plan: WritePlan, codec: str | None) -> dict[str, list[dict[str, Any]]]:
+    dtypes = {
+        layouts.stored_dtype(leaf.dtype)
+        for leaf in plan.leaves
+        if leaf.store is not None
+    }
+    return {d.name: codec_document(codec, d.itemsize)[1:] for d in dtypes}
