@@ -38,12 +38,12 @@ class _Group(NamedTuple):
 class _Shares:
     """Who may write the cells of the leaves of one layout.
 
-    `alone` has the writer of each cell, -1 for one that several hold; `loads` the
+    `alone` has the writer of each cell, -1 for one that several hold; `elements` the
     elements that each process writes of those; `groups` the other cells.
     """
 
     alone: list[int]
-    loads: dict[int, int]
+    elements: dict[int, int]
     groups: list[_Group]
 
 
@@ -84,7 +84,7 @@ def assign_writers(
         weights[id(share)] = weights.get(id(share), 0) + leaf.itemsize
         shares.append(share)
     for share in known.values():
-        for process, elements in share.loads.items():
+        for process, elements in share.elements.items():
             loads[process] = loads.get(process, 0) + elements * weights[id(share)]
     return _name_writers(leaves, shares, _deal(leaves, shares, loads))
 

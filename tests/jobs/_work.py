@@ -143,7 +143,9 @@ def save_seed_record_first(run: str, step: int, seed: int, timeout: float) -> No
         target = Path(run, file.relative_to(beside))
         if not target.exists():
             target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(file, target)
+            # Process 0 may be removing the note of the save beside.
+            with contextlib.suppress(FileNotFoundError):
+                shutil.copy(file, target)
     del timeout
 
 
