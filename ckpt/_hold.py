@@ -14,12 +14,10 @@ from layouts import Box, WritePlan
 
 from ._snapshot import Snapshot, known_sources
 from ._source import Held, Source, Transfer, is_in_host_memory, start_transfer
+from ._staging import SLAB_BYTES, take_slab
 from ._write import run_all
 
 Array = np.ndarray[Any, Any]
-
-_SLAB_BYTES = 64 << 20
-"""Copies lie together in slabs: fresh memory comes in huge pages, or it is slow."""
 
 _SMALL_BYTES = 256 << 10
 """Copies smaller than this are not worth a thread's attention."""
@@ -33,13 +31,14 @@ def hold_snapshot(snapshot: Snapshot, plan: WritePlan) -> Snapshot:
     Transfers from devices are begun for all leaves before any is waited for. The
     caller may then donate, delete or mutate the arrays.
     """
-    held = iter(_hold_cells(known_sources(snapshot), plan))
+    memory, found = _hold_cells(known_sources(snapshot), plan)
+    held = iter(found)
     sources = {path: next(held) for path in snapshot.sources}
     own = {
         path: (structure, tuple(next(held) for _ in found))
         for path, (structure, found) in snapshot.own.items()
     }
-    return replace(snapshot, sources=sources, own=own)
+    return replace(snapshot, sources=sources, own=own, memory=memory)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,14 +55,17 @@ class _Copy:
         return self.box.size * self.source.leaf.itemsize
 
 
-def _hold_cells(sources: Sequence[Source], plan: WritePlan) -> tuple[Source, ...]:
+def _hold_cells(
+    sources: Sequence[Source], plan: WritePlan
+) -> tuple[tuple[Array, ...], tuple[Source, ...]]:
     copies = [
         _Copy(number, box, sources[number], _begin(sources[number], box))
         for number, box in _planned(plan)
     ]
     held: list[Held] = [{} for _ in sources]
     here: list[tuple[_Copy, Array]] = []
-    for copy, room in _make_room([c for c in copies if c.transfer is None]):
+    memory: list[Array] = []
+    for copy, room in _make_room([c for c in copies if c.transfer is None], memory):
         held[copy.number][copy.box] = room
         here.append((copy, room))
     small = [pair for pair in here if pair[0].nbytes < _SMALL_BYTES]
@@ -74,7 +76,7 @@ def _hold_cells(sources: Sequence[Source], plan: WritePlan) -> tuple[Source, ...
     for copy in copies:
         if copy.transfer is not None:
             held[copy.number][copy.box] = copy.transfer()
-    return tuple(
+    return tuple(memory), tuple(
         s if s.pieces is None or s.array is None else replace(s, array=h)
         for s, h in zip(sources, held, strict=True)
     )
@@ -101,21 +103,24 @@ def _begin(source: Source, box: Box) -> Transfer | None:
     return None if is_in_host_memory(data) else start_transfer(data, inside)
 
 
-def _make_room(copies: Sequence[_Copy]) -> Iterator[tuple[_Copy, Array]]:
-    """Yield each copy with memory for it, cut from slabs."""
+def _make_room(
+    copies: Sequence[_Copy], memory: list[Array]
+) -> Iterator[tuple[_Copy, Array]]:
+    """Yield each copy with room for it, cut from slabs, which are added to `memory`."""
     slabs: list[list[_Copy]] = [[]]
     size = 0
     for copy in copies:
-        if slabs[-1] and size + copy.nbytes > _SLAB_BYTES:
+        if slabs[-1] and size + copy.nbytes > SLAB_BYTES:
             slabs.append([])
             size = 0
         slabs[-1].append(copy)
         size += _align(copy.nbytes)
     for slab in slabs:
-        memory = np.empty(sum(_align(copy.nbytes) for copy in slab), np.uint8)
+        taken = take_slab(sum(_align(copy.nbytes) for copy in slab))
+        memory.append(taken)
         offset = 0
         for copy in slab:
-            part = memory[offset : offset + copy.nbytes]
+            part = taken[offset : offset + copy.nbytes]
             dtype = copy.source.leaf.numpy_dtype
             yield copy, part.view(dtype).reshape(copy.box.shape)
             offset += _align(copy.nbytes)

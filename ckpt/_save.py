@@ -22,6 +22,7 @@ from ._job import BARRIER_SECONDS, Job, join, joined, leave
 from ._metrics import plain_metrics
 from ._pending import Pending, submit, wait_for_room
 from ._snapshot import Snapshot, describe_tree, plan_known
+from ._staging import give_back
 from ._store import Store
 from ._written import Options
 
@@ -155,6 +156,7 @@ def _save_and_leave(
         return save_snapshot(job, run, snapshot, options)
     finally:
         leave(job)
+        give_back(snapshot.memory)
 
 
 def _refuse_swapped(state: Any, path: PathLike | None) -> None:

@@ -34,13 +34,15 @@ Own = tuple[pytree.Structure, tuple[Source, ...]]
 class Snapshot:
     """The tree's structure, where a PerProcess is a leaf, and its other leaves.
 
-    `marks` has a checksum of the bytes of each leaf that every process must have equal.
+    `marks` has a checksum of the bytes of each leaf that every process must have equal;
+    `memory` holds copies of the leaves, where they were made.
     """
 
     structure: pytree.Structure
     sources: dict[str, Source]
     own: dict[str, Own] = field(default_factory=dict[str, Own])
     marks: dict[str, str] = field(default_factory=dict[str, str])
+    memory: tuple[Any, ...] = ()
 
 
 def describe_tree(state: Any, mesh: Any, job: Job) -> Snapshot:

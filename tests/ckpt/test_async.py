@@ -14,6 +14,7 @@ import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
 import ckpt
+from ckpt import _staging
 
 
 def sharded(value: np.ndarray[Any, Any]) -> jax.Array:
@@ -135,6 +136,7 @@ SCRIPT = """
 import sys, time
 import numpy as np
 import ckpt
+from ckpt import _staging
 run = sys.argv[1]
 ckpt.save({"n": 0}, None, run, step=1)
 ckpt.save_async({"w": np.arange(6_000_000.0)}, None, run, step=int(sys.argv[2]))
@@ -184,3 +186,14 @@ def test_arrays_of_devices_are_held_as_they_were() -> None:
     assert jax.random.key_data(found["key"]).tolist() == [0, 1]
     assert found["scalar"] == np.float32(2.5)
     assert found["empty"].shape == (0, 3)
+
+
+def test_memory_for_copies_is_kept_warm_and_let_go() -> None:
+    state = {"w": np.ones(5 << 20)}
+    for _ in range(3):
+        ckpt.save_async(state, None, "memory://warm").result()
+        while not _staging._kept.slabs:
+            time.sleep(0.01)
+        assert len(_staging._kept.slabs) == 1
+    _staging.let_go()
+    assert not _staging._kept.slabs
