@@ -99,10 +99,13 @@ def _find_spread(
 ) -> dict[int, Target]:
     """Return how leaves are read that XLA then spreads over more devices, by number."""
     found: dict[int, Target] = {}
+    memories = (None, jax.local_devices()[0].default_memory().kind)
     for number, target in enumerate(targets):
         leaf, sharding = opened.manifest.leaves[target.number], target.sharding
         plain = target.kind == "jax" and not target.weak and can_move(target.dtype)
         if job.count == 1 or not plain or not target.laid or target.path in alone:
+            continue
+        if sharding.memory_kind not in memories:
             continue
         owners = tuple(d.process_index for d in sharding.mesh.devices.flat)
         finer = layouts.spread_spec(leaf, target.laid[1], target.laid[0], owners)

@@ -54,6 +54,8 @@ from ._written import Options, Written, prove_parts, write_manifest, write_share
 _SHARED_SECONDS = 10.0
 """How long a process waits to see what process 0 wrote: NFS may show it late."""
 
+_ROUNDS = ("begin", "written", "commit")
+
 _SETTLE_SECONDS = 10.0
 """How long process 0 waits, after a failure, for the others to stop writing."""
 
@@ -100,6 +102,9 @@ def save_snapshot(
     except CommitUnknown:
         raise
     except BaseException as error:
+        if not isinstance(error, Exception):
+            # An interrupt, perhaps of a wait: the others need not wait for us.
+            job.withdraw(_ROUNDS, error)
         if job.process == 0 and begun.attempt:
             _give_up(job, run, begun.attempt, error)
         if isinstance(error, layouts.LayoutError):

@@ -19,7 +19,7 @@ import contextlib
 import json
 import math
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from threading import Lock, Thread
@@ -35,6 +35,7 @@ Post = dict[str, Any]
 """JSON that one process has to say."""
 
 BARRIER_SECONDS = 600.0
+_REQUEST_SECONDS = 30.0
 _POLL_SECONDS = (0.001, 0.1)
 _NAMED = 16
 """How many absent processes a message names."""
@@ -123,6 +124,13 @@ class Job:
                 return self._get(f"{name}/verdict", self.timeout)
         return None
 
+    def withdraw(self, names: Iterable[str], error: BaseException) -> None:
+        """Keep rounds that nobody has decided yet from being decided without us."""
+        if self.count > 1:
+            with contextlib.suppress(_SilentError):
+                for name in names:
+                    self._create(f"{name}/verdict", _failure(self.process, error))
+
     def has_ended(self, name: str, *, within: float) -> bool:
         """Tell whether all others have posted or failed in a round, or do so soon."""
         if self.count == 1:
@@ -130,7 +138,7 @@ class Job:
         deadline = time.monotonic() + within
         with contextlib.suppress(_SilentError):
             for _ in _polls(deadline):
-                if len(self._posts(name)) >= self.count - 1:
+                if len(self._posts(name).keys() - {self.process}) == self.count - 1:
                     return True
         return False
 
@@ -211,20 +219,20 @@ class Job:
     def _list(self, name: str) -> dict[str, bytes]:
         """Return what a round has so far, by the last part of the keys."""
         rpc = self.client.key_value_dir_get_bytes
-        found = _call(lambda: rpc(self._key(f"{name}/")), self.timeout)
+        found = _call(lambda: rpc(self._key(f"{name}/")), self._patience)
         return {key.rpartition("/")[2]: value for key, value in found}
 
     def _set(self, name: str, value: Post) -> None:
         data = json.dumps(value).encode()
         rpc = self.client.key_value_set_bytes
-        _call(lambda: rpc(self._key(name), data, True), self.timeout)
+        _call(lambda: rpc(self._key(name), data, True), self._patience)
 
     def _create(self, name: str, value: Post) -> bool:
         """Set a key that nobody has set; False when somebody has."""
         data = json.dumps(value).encode()
         rpc = self.client.key_value_set_bytes
         try:
-            _call(lambda: rpc(self._key(name), data), self.timeout)
+            _call(lambda: rpc(self._key(name), data), self._patience)
         except _RpcError as error:
             if "ALREADY_EXISTS" in str(error):
                 return False
@@ -243,6 +251,11 @@ class Job:
                 return None
             raise _SilentError(f"{error!s:.200}") from None
         return json.loads(data)
+
+    @property
+    def _patience(self) -> float:
+        """How long a request may take that waits for nobody."""
+        return min(self.timeout, _REQUEST_SECONDS)
 
     def _key(self, name: str) -> str:
         return f"ckpt/{self.call}/{name}"
