@@ -99,7 +99,8 @@ def _find_spread(
 ) -> dict[int, Target]:
     """Return how leaves are read that XLA then spreads over more devices, by number."""
     found: dict[int, Target] = {}
-    memories = (None, jax.local_devices()[0].default_memory().kind)
+    device = cast("Any", jax.local_devices()[0])
+    memories = (None, device.default_memory().kind)
     for number, target in enumerate(targets):
         leaf, sharding = opened.manifest.leaves[target.number], target.sharding
         plain = target.kind == "jax" and not target.weak and can_move(target.dtype)
