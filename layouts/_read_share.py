@@ -178,7 +178,7 @@ def _parts(leaf: Leaf, wants: Wants) -> Iterator[tuple[Box, tuple[int, ...]]]:
 
 def _split(leaf: Leaf, box: Box, parts: int) -> Iterator[Box]:
     """Cut a box into up to so many parts, where chunks meet."""
-    if parts < 2:
+    if parts < 2 or not box.shape:
         yield box
         return
     chunk = leaf.chunks.cell

@@ -89,6 +89,23 @@ def save_seed(run: str, step: int, seed: int, timeout: float = 30.0) -> None:
     ckpt.save(state, mesh, run, step=step, barrier_timeout=timeout)
 
 
+def remesh_seed(seed: int) -> list[str]:
+    """Lay the live tree of a seed on a mesh of two axes, and say what is not of it."""
+    state, _ = place_seed(seed)
+    devices = jax.device_count()
+    mesh = jax.make_mesh((2, devices // 2), ("y", "x"))
+    found = flat(ckpt.remesh(state, mesh))
+    return [
+        f"{path} {shard.index}"
+        for path, leaf in found.items()
+        for shard in leaf.addressable_shards
+        if not same_bits(
+            shard.data, flat(make_host_tree(seed, "wide"))[path][shard.index]
+        )
+        or leaf.sharding.mesh != mesh
+    ]
+
+
 def save_seed_async(run: str, step: int, seed: int, timeout: float = 30.0) -> None:
     """Save the tree of a seed in the background, and wait for that."""
     state, mesh = place_seed(seed)

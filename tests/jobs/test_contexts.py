@@ -28,3 +28,10 @@ def test_a_job_saves_and_restores_under_any_mesh(
                     )
                     assert find_failed(name, answers) == []
                     assert [answer.value for answer in answers] == [[], []], name
+
+
+def test_a_job_lays_live_arrays_on_another_mesh(server: JobServer) -> None:
+    with server.start(Setup(2, devices=2)) as job:
+        answers = job.run(f"{WORK}:remesh_seed", 3)
+    assert find_failed("remesh", answers) == []
+    assert [answer.value for answer in answers] == [[], []]

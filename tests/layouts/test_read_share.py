@@ -1,0 +1,141 @@
+"""Who reads what for whom, against index arrays."""
+
+from unittest.mock import patch
+
+import numpy as np
+from hypothesis import given, strategies as st
+
+import layouts
+from layouts import Chunked, Leaf, Packed, Unit, Wants, _read_share
+from tests.layouts._cases import (
+    Layout,
+    box_of,
+    hold_elements,
+    naive_device_slices,
+    placed,
+    stored,
+)
+
+
+@st.composite
+def owners(draw: st.DrawFn, layout: Layout) -> tuple[int, ...]:
+    """Give each device of a mesh to a process, several to one or not."""
+    count = draw(st.integers(1, 4))
+    processes = st.integers(0, count - 1)
+    size = layout.mesh.size
+    return tuple(draw(st.lists(processes, min_size=size, max_size=size)))
+
+
+def find_wants(layout: Layout, processes: tuple[int, ...]) -> Wants:
+    found: dict[layouts.Box, set[int]] = {}
+    for process, index in zip(processes, naive_device_slices(layout), strict=True):
+        found.setdefault(box_of(index), set()).add(process)
+    return tuple((box, tuple(sorted(held))) for box, held in found.items())
+
+
+@st.composite
+def shared(draw: st.DrawFn) -> tuple[Leaf, Layout, tuple[int, ...], int]:
+    leaf = draw(stored(draw(placed())))
+    target = draw(placed(leaf.shape))
+    return leaf, target, draw(owners(target)), draw(st.sampled_from([0, 1 << 20]))
+
+
+@given(shared())
+def test_every_wanted_element_is_read_once_over_the_job(
+    case: tuple[Leaf, Layout, tuple[int, ...], int],
+) -> None:
+    leaf, target, processes, small = case
+    wants = find_wants(target, processes)
+    with patch.object(_read_share, "_SMALL_BYTES", small):
+        if not layouts.shares_reads(leaf, wants):
+            return
+        units = layouts.share_reads({7: leaf}, {7: wants})
+        alone = {p: layouts.boxes_alone(leaf, wants, p) for p in set(processes)}
+    held = hold_elements(target, processes)
+    exchanged = np.zeros(leaf.shape, np.int64)
+    for unit in units:
+        assert held[unit.reader][unit.box.slices].any()
+        assert unit.nbytes == unit.box.size * leaf.itemsize
+        exchanged[unit.box.slices] += 1
+    read = exchanged.copy()
+    for process, boxes in alone.items():
+        mine = exchanged > 0
+        for box in boxes:
+            read[box.slices] += 1
+            mine[box.slices] = True
+        assert mine[held[process]].all()
+    assert (read[np.any(list(held.values()), axis=0)] == 1).all()
+
+
+@given(shared())
+def test_what_is_wanted_apart_is_not_shared(
+    case: tuple[Leaf, Layout, tuple[int, ...], int],
+) -> None:
+    leaf, target, processes, _ = case
+    wants = find_wants(target, processes)
+    apart = all(len(held) == 1 for _, held in wants)
+    with patch.object(_read_share, "_SMALL_BYTES", 0):
+        assert layouts.shares_reads(leaf, wants) is (bool(leaf.nbytes) and not apart)
+
+
+@given(shared())
+def test_a_finer_spec_gives_each_element_to_one_process_that_wants_it(
+    case: tuple[Leaf, Layout, tuple[int, ...], int],
+) -> None:
+    leaf, target, processes, _ = case
+    with patch.object(_read_share, "_SMALL_BYTES", 0):
+        finer = layouts.spread_spec(leaf, target.spec, target.mesh, processes)
+    held = hold_elements(target, processes)
+    replicated = np.sum([*held.values()], axis=0).max(initial=0) > 1
+    if finer is None:
+        return
+    assert replicated
+    read = hold_elements(Layout(target.shape, target.mesh, finer), processes)
+    assert (np.sum([*read.values()], axis=0) == 1).all()
+    for process, elements in read.items():
+        assert not (elements & ~held[process]).any()
+
+
+def test_replicated_matrices_of_even_sides_are_always_spread() -> None:
+    leaf = Leaf("w", "jax", "float32", (1024, 1024), store=Packed((128, 1024)))
+    mesh = layouts.mesh_layout({"data": 4, "model": 2})
+    for spec in ((), ()), ((), ("model",)), (("model",), ()):
+        assert layouts.spread_spec(leaf, spec, mesh, (0, 0, 1, 1, 2, 2, 3, 3))
+    # Every process has the whole already, or a part of its own: nothing to spread.
+    assert (
+        layouts.spread_spec(leaf, (("data",), ()), mesh, (0, 0, 1, 1, 2, 2, 3, 3))
+        is None
+    )
+    assert layouts.spread_spec(leaf, ((), ()), mesh, (0,) * 8) is None
+
+
+def test_a_replicated_object_is_read_in_parts_where_chunks_meet() -> None:
+    store = Chunked("w", (1000, 512), (125, 256))
+    leaf = Leaf("w", "jax", "float32", (1000, 512), store=store)
+    wants = ((layouts.whole(leaf.shape), (0, 1, 2, 3)),)
+    units = layouts.share_reads({0: leaf}, {0: wants})
+    assert [(u.reader, u.box.start[0], u.box.shape[0]) for u in units] == [
+        *((0, 0, 250), (1, 250, 250), (2, 500, 250), (3, 750, 250))
+    ]
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3000)), max_size=30),
+    st.integers(1, 5000),
+)
+def test_rounds_hold_every_unit_apart_from_the_others(
+    sizes: list[tuple[int, int]], limit: int
+) -> None:
+    box = layouts.whole((1,))
+    units = [Unit(n, box, reader, size) for n, (reader, size) in enumerate(sizes)]
+    rounds = list(layouts.plan_rounds(units, limit=limit))
+    assert [unit for r in rounds for unit in r.units] == units
+    for found in rounds:
+        assert len(found.units) == 1 or sum(u.nbytes for u in found.units) <= limit
+        used = np.zeros((4, found.length), bool)
+        for unit, offset in zip(found.units, found.offsets, strict=True):
+            assert offset % 64 == 0
+            part = used[unit.reader, offset : offset + unit.nbytes]
+            assert len(part) == unit.nbytes
+            assert not part.any()
+            part[:] = True
