@@ -31,6 +31,7 @@ from ._job import ALONE, Job, Post
 from ._read import Fill, empty_aligned, fill_buffers
 from ._stage import needs_staging, place_in_slabs
 from ._target import Target, default_sharding
+from ._together import is_global
 from ._weak import make_weak
 
 Array = np.ndarray[Any, Any]
@@ -87,7 +88,8 @@ def assemble_leaves(
     rest = [n for n in range(len(makings)) if n not in shared]
     with job.refusing("read-0"):
         made = _assemble_alone(opened, makings, rest, budget, staged)
-    made |= _assemble_shared(opened, makings, shared, job, budget)
+        plan = _describe_plan(makings, shared, spread, alone) if job.count > 1 else ""
+    made |= _assemble_shared(opened, makings, shared, job, budget, plan)
     # All have read what they had to: nobody waits in vain in what follows.
     for n in spread:
         made[n] = move_bits(made[n], targets[n].sharding)
@@ -163,62 +165,105 @@ def _assemble_shared(
     shared: Mapping[int, Wants],
     job: Job,
     budget: int | None,
+    plan: str,
 ) -> dict[int, Any]:
     """Make leaves that several processes want: each reads a part for all of them.
 
     All meet before each exchange, so that none waits in it for one that failed.
     """
+    if job.count == 1:
+        return {}
     limit = min(budget or EXCHANGE_BYTES, EXCHANGE_BYTES)
     made: dict[int, Any] = {}
+    loads: dict[int, int] = {}
     count = 0
     numbers = list(shared)
     # All processes number them alike, whatever each makes beside.
     items = {n: item for item, n in enumerate(numbers)}
     for group in _groups(numbers, [makings[n].leaf.nbytes for n in numbers], limit):
-        leaves = {items[n]: makings[n].leaf for n in group}
-        buffers = {n: _empty_buffers(makings[n]) for n in group}
         with job.refusing(f"read-{count}"):
+            buffers = {n: _empty_buffers(makings[n]) for n in group}
             fills: list[Fill | None] = []
             for n in group:
                 boxes = layouts.boxes_alone(makings[n].leaf, shared[n], job.process)
                 at = [makings[n].boxes.index(box) for box in boxes]
                 fills.append(_fill(makings[n], boxes, [buffers[n][k] for k in at]))
             fill_buffers(opened, [f for f in fills if f is not None])
-        places = {items[n]: makings[n].target.number for n in group}
-        targets = {
-            items[n]: list(zip(makings[n].boxes, buffers[n], strict=True))
-            for n in group
-        }
-        units = layouts.share_reads(leaves, {items[n]: shared[n] for n in group})
-        for exchange in layouts.plan_rounds(units, limit=limit):
-            mine = _read_together(opened, exchange, places, job, f"read-{count}")
-            lay_round(exchange, gather_bytes(mine), targets)
+            places = {items[n]: makings[n].target.number for n in group}
+            targets = {
+                items[n]: list(zip(makings[n].boxes, buffers[n], strict=True))
+                for n in group
+            }
+            units = layouts.share_reads(
+                {items[n]: makings[n].leaf for n in group},
+                {items[n]: shared[n] for n in group},
+                most=limit // job.count,
+                loads=loads,
+            )
+        for exchange in layouts.plan_rounds(units, limit=limit, processes=job.count):
+            post = {"plan": plan, "exchange": layouts.digest(repr(exchange).encode())}
+            mine = _read_together(opened, exchange, places, job, f"read-{count}", post)
             count += 1
-        made |= {n: _finish(makings[n], buffers[n]) for n in group}
-    if not count and job.count > 1:
-        job.agree("read-0", dict[str, Any], decide=lambda _: None)
+            with job.refusing(f"read-{count}"):
+                lay_round(exchange, gather_bytes(mine), targets)
+        with job.refusing(f"read-{count}"):
+            made |= {n: _finish(makings[n], buffers[n]) for n in group}
+    job.agree(f"read-{count}", lambda: {"plan": plan}, decide=_check_same)
     return made
 
 
+def _describe_plan(
+    makings: Sequence[Making],
+    shared: Mapping[int, Wants],
+    spread: Mapping[int, Target],
+    alone: Container[str] | None,
+) -> str:
+    """Return a digest of what must be the same in all processes before they meet."""
+    said: list[Any] = [alone is None]
+    for number, making in enumerate(makings):
+        target, sharding = making.target, making.target.sharding
+        if alone is not None and target.path in alone:
+            continue
+        where = "here"
+        if sharding is not None and is_global(sharding):
+            where = _name_sharding(sharding)
+        kind = target.kind, str(target.dtype), target.weak
+        said.append((target.number, kind, where, number in shared, number in spread))
+    return layouts.digest(repr(said).encode())
+
+
+@lru_cache(maxsize=4096)
+def _name_sharding(sharding: Any) -> str:
+    devices = tuple(sharding._device_assignment)
+    return f"{sharding} on {[device.id for device in devices]}"
+
+
 def _read_together(
-    opened: Opened, exchange: Round, places: Mapping[int, int], job: Job, name: str
+    opened: Opened,
+    exchange: Round,
+    places: Mapping[int, int],
+    job: Job,
+    name: str,
+    post: Post,
 ) -> Array:
     """Read this process's part of an exchange, and wait until all have theirs."""
     read: list[Array] = []
 
     def work() -> Post:
         read.append(read_round(opened, exchange, places, job))
-        return {"exchange": layouts.digest(repr(exchange).encode())}
+        return post
 
-    def decide(posts: list[Post]) -> None:
-        if any(post != posts[0] for post in posts):
-            raise ValueError(
-                "expected every process to restore the same leaves in the same way, "
-                "found that they differ: pass the same mesh, like, specs and select"
-            )
-
-    job.agree(name, work, decide=decide)
+    job.agree(name, work, decide=_check_same)
     return read[0]
+
+
+def _check_same(posts: list[Post]) -> None:
+    if any(post != posts[0] for post in posts):
+        raise ValueError(
+            "expected every process to restore the same leaves in the same way, found "
+            "that they differ: pass the same mesh, like, specs, select and broadcast, "
+            "and restore from one thread at a time"
+        )
 
 
 def _build_in_slabs(opened: Opened, making: Making, budget: int) -> Any:
@@ -295,7 +340,10 @@ def _finish(making: Making, filled: Sequence[Array]) -> Any:
     buffers = [_typed(buffer, leaf, target) for buffer in filled]
     if making.sharding is None:
         return _on_host(target, leaf, buffers[0])
-    array = place_buffers(leaf.shape, making.sharding, making.boxes, buffers)
+    dtype = target.dtype or leaf.numpy_dtype
+    array = place_buffers(
+        leaf.shape, making.sharding, making.boxes, buffers, dtype=dtype
+    )
     return _dress(target, leaf, array)
 
 
@@ -340,7 +388,10 @@ def _from_value(making: Making, value: Any) -> Any:
         return array[()]
     if making.sharding is None:
         return array
-    made = jax.device_put(array, making.sharding)
+    # Not device_put, which would compare the values of all processes.
+    made = jax.make_array_from_callback(
+        array.shape, making.sharding, lambda _: array, dtype=array.dtype
+    )
     return make_weak(made) if target.weak else made
 
 
@@ -349,11 +400,17 @@ def place_buffers(
     sharding: Any,
     boxes: Sequence[Box],
     buffers: Sequence[Array],
+    *,
+    dtype: np.dtype[Any],
 ) -> jax.Array:
     """Return the jax array whose local shards are the buffers.
 
     Devices in host memory take an aligned buffer as it is, without a copy.
     """
+    if not boxes:
+        # A process without devices in the mesh knows the array all the same.
+        made = jax.make_array_from_single_device_arrays
+        return made(shape, sharding, [], dtype=dtype)
     if len(boxes) == 1:
         only = buffers[0]
         return jax.make_array_from_callback(shape, sharding, lambda _: only)

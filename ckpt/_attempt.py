@@ -54,7 +54,7 @@ from ._written import Options, Written, prove_parts, write_manifest, write_share
 _SHARED_SECONDS = 10.0
 """How long a process waits to see what process 0 wrote: NFS may show it late."""
 
-_ROUNDS = ("begin", "written", "commit")
+_ROUNDS = ("begin", "differ", "written", "commit")
 
 _SETTLE_SECONDS = 10.0
 """How long process 0 waits, after a failure, for the others to stop writing."""
@@ -102,9 +102,8 @@ def save_snapshot(
     except CommitUnknown:
         raise
     except BaseException as error:
-        if not isinstance(error, Exception):
-            # An interrupt, perhaps of a wait: the others need not wait for us.
-            job.withdraw(_ROUNDS, error)
+        # Whatever it was, in a round or between them: the others need not wait for us.
+        job.withdraw(_ROUNDS, error)
         if job.process == 0 and begun.attempt:
             _give_up(job, run, begun.attempt, error)
         if isinstance(error, layouts.LayoutError):
@@ -308,11 +307,17 @@ def _resolve_silence(run: Store, attempt: Attempt, error: Exception) -> None:
 
 
 def _open_committed(run: Store, attempt: Attempt) -> Opened:
-    opened = open_step(run, attempt.step)
+    try:
+        opened = open_step(run, attempt.step)
+    except CkptError as error:
+        raise CommitUnknown(
+            f"expected to open step {attempt.step}, which process 0 has committed, "
+            f"found that this process cannot ({error}) - in {run.url}"
+        ) from error
     if opened.manifest.commit != attempt.commit:
-        raise NotFound(
-            f"expected commit {attempt.commit} of step {attempt.step}, found it "
-            f"replaced already - in {run.url}"
+        raise CommitUnknown(
+            f"expected commit {attempt.commit} of step {attempt.step}, which process 0 "
+            f"has committed, found it replaced already - in {run.url}"
         )
     return opened
 

@@ -38,7 +38,7 @@ def find_wants(sharding: Any, shape: tuple[int, ...], processes: int) -> Wants:
     for device, index in sharding.devices_indices_map(shape).items():
         box = layouts.box_of_index(index, shape)
         found.setdefault(box, set()).add(device.process_index)
-    if sharding.is_fully_addressable:
+    if len({device.process_index for device in sharding.device_set}) == 1:
         return tuple((box, everybody) for box in found)
     return tuple((box, tuple(sorted(held))) for box, held in found.items())
 
@@ -83,7 +83,7 @@ def gather_bytes(mine: Array) -> Array:
 
     Every process must come here, with as many bytes.
     """
-    mesh = _process_mesh()
+    mesh = _process_mesh(tuple(cast("list[Any]", jax.devices())))
     sharded = NamedSharding(mesh, PartitionSpec("process"))
     count = mesh.devices.size
     here = next(d for d in mesh.devices.flat if d.process_index == jax.process_index())
@@ -107,6 +107,10 @@ def move_bits(array: jax.Array, sharding: Any) -> jax.Array:
     compute with them as float32, which would quiet signalling NaNs.
     """
     dtype = np.dtype(array.dtype)
+    if not sharding.addressable_devices:
+        # Not one of those that have it: it is not for this process to move it.
+        made = jax.make_array_from_single_device_arrays
+        return made(array.shape, sharding, [], dtype=dtype)
     is_float = dtype.itemsize < 4 and dtype.name.startswith(("float", "bfloat"))
     bits = np.dtype(f"uint{8 * dtype.itemsize}") if is_float else dtype
     with jax.set_mesh(sharding.mesh):
@@ -120,18 +124,17 @@ def _cast_bits(array: jax.Array, dtype: np.dtype[Any]) -> jax.Array:
     return jax.lax.bitcast_convert_type(array, dtype)
 
 
-@lru_cache(maxsize=1)
-def _process_mesh() -> Mesh:
+@lru_cache(maxsize=2)
+def _process_mesh(devices: tuple[Any, ...]) -> Mesh:
     """Return a mesh of the first device of each process."""
     first: dict[int, Any] = {}
-    devices = cast("list[Any]", jax.devices())
     for device in sorted(devices, key=lambda d: d.id):
         first.setdefault(device.process_index, device)
     chosen = [first[process] for process in sorted(first)]
     return Mesh(np.array(chosen), ("process",))
 
 
-@lru_cache(maxsize=1)
+@lru_cache(maxsize=2)
 def _spread(mesh: Mesh) -> Any:
     def identity(rows: jax.Array) -> jax.Array:
         return rows

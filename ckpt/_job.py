@@ -20,7 +20,7 @@ import json
 import math
 import time
 from collections.abc import Callable, Generator, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from threading import Lock, Thread
 from typing import Any, TypeVar, cast
@@ -41,7 +41,11 @@ _NAMED = 16
 """How many absent processes a message names."""
 
 _GO = {"go": True}
-_KINDS = {kind.__name__: kind for kind in CkptError.__subclasses__()}
+_KINDS = {
+    kind.__name__: kind
+    for parent in (CkptError, *CkptError.__subclasses__())
+    for kind in parent.__subclasses__()
+}
 _RpcError = cast("type[Exception]", jax.errors.JaxRuntimeError)
 
 
@@ -117,7 +121,7 @@ class Job:
         if self.count == 1:
             return None
         failed = _failure(self.process, error)
-        with contextlib.suppress(_SilentError):
+        with contextlib.suppress(_SilentError, _RpcError):
             made = self._create(f"{name}/verdict", failed)
             self._set(f"{name}/{self.process}", failed)
             if not made:
@@ -127,7 +131,7 @@ class Job:
     def withdraw(self, names: Iterable[str], error: BaseException) -> None:
         """Keep rounds that nobody has decided yet from being decided without us."""
         if self.count > 1:
-            with contextlib.suppress(_SilentError):
+            with contextlib.suppress(_SilentError, _RpcError):
                 for name in names:
                     self._create(f"{name}/verdict", _failure(self.process, error))
 
@@ -144,9 +148,9 @@ class Job:
 
     def _lead(self, name: str, decide: Callable[[list[Post]], T]) -> T:
         verdict = self._gather(name)
-        if not verdict and not self._create(f"{name}/verdict", _GO):
-            verdict = self._get(f"{name}/verdict", self.timeout)
-        if verdict:
+        if verdict is None and not self._create(f"{name}/verdict", _GO):
+            verdict = self._get_verdict(name)
+        if verdict is not None and verdict != _GO:
             raise self._raised(verdict)
         posts = self._posts(name)
         try:
@@ -169,7 +173,14 @@ class Job:
         failed = self._absent([p for p in range(self.count) if p not in here])
         if self._create(f"{name}/verdict", failed):
             return failed
-        return self._get(f"{name}/verdict", self.timeout)
+        return self._get_verdict(name)
+
+    def _get_verdict(self, name: str) -> Post:
+        """Return the verdict that somebody has created."""
+        verdict = self._get(f"{name}/verdict", self.timeout)
+        if verdict is None:
+            raise _SilentError("it does not return what it has")
+        return verdict
 
     def _follow(self, name: str) -> Any:
         verdict = self._get(f"{name}/verdict", self.timeout)
@@ -177,13 +188,16 @@ class Job:
             here = self._posts(name)
             failed = self._absent([p for p in range(self.count) if p not in here])
             made = self._create(f"{name}/verdict", failed)
-            verdict = failed if made else self._get(f"{name}/verdict", self.timeout)
+            verdict = failed if made else self._get_verdict(name)
         if verdict != _GO:
-            raise self._raised(verdict or self._absent([0]))
+            raise self._raised(verdict)
         answer = self._get(f"{name}/answer", self.timeout)
         if answer is None:
             raise _SilentError("it has not answered")
         if "answer" not in answer:
+            if not answer["kind"]:
+                # An interrupt, say: process 0 may have done it all the same.
+                raise _SilentError(answer["message"])
             raise self._raised(answer)
         return answer["answer"]
 
@@ -199,7 +213,8 @@ class Job:
         return (
             f"expected all {self.count} processes within {self.timeout:g} s, found "
             f"that process {shown} {found} missing{why}: nothing was committed; see "
-            "what those are doing, or raise barrier_timeout="
+            "what those are doing (all must make the same calls in the same order), or "
+            "raise barrier_timeout="
         )
 
     def _raised(self, failed: Post) -> CkptError:
@@ -219,13 +234,13 @@ class Job:
     def _list(self, name: str) -> dict[str, bytes]:
         """Return what a round has so far, by the last part of the keys."""
         rpc = self.client.key_value_dir_get_bytes
-        found = _call(lambda: rpc(self._key(f"{name}/")), self._patience)
+        found = _request(lambda: rpc(self._key(f"{name}/")), self._patience)
         return {key.rpartition("/")[2]: value for key, value in found}
 
     def _set(self, name: str, value: Post) -> None:
         data = json.dumps(value).encode()
         rpc = self.client.key_value_set_bytes
-        _call(lambda: rpc(self._key(name), data, True), self._patience)
+        _request(lambda: rpc(self._key(name), data, True), self._patience)
 
     def _create(self, name: str, value: Post) -> bool:
         """Set a key that nobody has set; False when somebody has."""
@@ -285,13 +300,25 @@ def _call(rpc: Callable[[], T], seconds: float) -> T:
             raised.append(error)
 
     thread = Thread(target=run, name="ckpt-coordination", daemon=True)
-    thread.start()
+    try:
+        thread.start()
+    except RuntimeError:
+        # The interpreter is exiting and starts no more threads.
+        return rpc()
     thread.join(seconds)
     if raised:
         raise raised[0]
     if not done:
         raise _SilentError("the coordination service, in process 0, does not answer")
     return done[0]
+
+
+def _request(rpc: Callable[[], T], seconds: float) -> T:
+    """Return what a request returns that cannot fail but for want of an answer."""
+    try:
+        return _call(rpc, seconds)
+    except _RpcError as error:
+        raise _SilentError(f"{error!s:.200}") from None
 
 
 def _polls(deadline: float) -> Generator[None]:
@@ -318,9 +345,9 @@ def join(timeout: float = BARRIER_SECONDS) -> Job:
 
     Must be called on the caller's thread: calls find each other by their order.
     """
-    check_timeout(timeout)
     count = jax.process_count()
     if count == 1:
+        check_timeout(timeout)
         return Job(0, 1, timeout)
     client = cast(Any, distributed.global_state.client)
     if client is None:
@@ -335,7 +362,15 @@ def join(timeout: float = BARRIER_SECONDS) -> Job:
         call = _numbers.next
         _numbers.next += 1
         _numbers.unfinished.add(call)
-    return Job(jax.process_index(), count, timeout, call, client)
+    job = Job(jax.process_index(), count, BARRIER_SECONDS, call, client)
+    # The call is counted already: the others must know, and count it too.
+    try:
+        with job.refusing("begin"):
+            check_timeout(timeout)
+    except BaseException:
+        leave(job)
+        raise
+    return replace(job, timeout=timeout)
 
 
 def check_timeout(timeout: float) -> None:

@@ -30,6 +30,10 @@ class Pending(Future[Checkpoint]):
         super().__init__()
         self.seen = False
 
+    def cancel(self) -> bool:
+        """Return False: what was held is saved."""
+        return False
+
     def result(self, timeout: float | None = None) -> Checkpoint:
         """Wait for the Checkpoint, or raise what `save` would have raised."""
         found = self.exception(timeout)
@@ -87,10 +91,16 @@ def wait_for_room(url: str, most: int) -> None:
         while queue.running > most:
             # A timeout lets an interrupt in.
             _changed.wait(1.0)
-        unseen = [p for p in queue.failed if not p.seen]
-        queue.failed.clear()
-    if unseen:
-        raise unseen[0].exception() from None  # pyright: ignore[reportGeneralTypeIssues]
+        queue.failed = [p for p in queue.failed if not p.seen]
+        first = queue.failed[0] if queue.failed else None
+    if first is not None:
+        first.result()
+
+
+def note_failure(url: str, failed: Pending) -> None:
+    """Have a failure raised by the next save of the run, unless it is looked at."""
+    with _changed:
+        _queues.setdefault(url, _Queue(url)).failed.append(failed)
 
 
 def _work_off(queue: _Queue) -> None:

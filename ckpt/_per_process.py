@@ -28,12 +28,14 @@ class PerProcess:
     """
 
     __module__ = "ckpt"
-    __slots__ = ("values",)
+    __slots__ = ("is_restored", "values")
     values: tuple[Any, ...]
+    is_restored: bool
 
     def __init__(self, value: Any) -> None:
         """Hold this process's value."""
         self.values = (value,)
+        self.is_restored = False
 
     @property
     def value(self) -> Any:
@@ -41,7 +43,7 @@ class PerProcess:
 
         Values that were not read are ckpt.ABSENT.
         """
-        if len(self.values) == 1:
+        if not self.is_restored:
             return self.values[0]
         if len(self.values) != jax.process_count():
             raise ValueError(
@@ -94,13 +96,20 @@ def flatten_like(
         del leaves[path]
     if parts:
         structure = pytree.graft(structure, parts, type=TYPE)
-    inside = {p: None for p in structure.positions if p not in leaves}
-    return leaves | dict.fromkeys(inside), structure
+    inside = [path for path in structure.paths if path not in leaves]
+    return leaves | dict.fromkeys(inside, pytree.ABSENT), structure
+
+
+def inside_nodes(structure: pytree.Structure) -> frozenset[str]:
+    """Return the paths of all values that are in a PerProcess."""
+    prefixes = tuple(f"{n}/" if n else "" for n in pytree.find_nodes(structure, TYPE))
+    return frozenset(p for p in structure.positions if p.startswith(prefixes))
 
 
 def _gather(children: dict[Any, Any], _: dict[str, Any]) -> PerProcess:
     found = PerProcess(None)
     found.values = tuple(children.values())
+    found.is_restored = True
     return found
 
 

@@ -12,6 +12,7 @@ import layouts
 from layouts import Box, Leaf, Manifest
 
 from ._catalog import Openable, open_path
+from ._exchange import can_move
 from ._restore import check_options, resolve
 from ._target import Specs, Target, Wishes
 
@@ -175,7 +176,8 @@ def _reads(
         leaf = manifest.leaves[target.number]
         if leaf.store is None:
             continue
-        if broadcast and count > 1 and target.laid is not None:
+        moves = target.kind == "jax" and not target.weak and can_move(target.dtype)
+        if broadcast and count > 1 and target.laid is not None and moves:
             finer = layouts.spread_spec(
                 leaf, target.laid[1], target.laid[0], tuple(owner)
             )

@@ -13,10 +13,18 @@ from layouts import Manifest
 from ._assemble import assemble_leaves
 from ._catalog import Openable, Opened
 from ._errors import Damaged, StructureMismatch
-from ._job import ALONE, BARRIER_SECONDS, joined
-from ._per_process import flatten_like, split_paths
+from ._job import ALONE, BARRIER_SECONDS, check_timeout, joined
+from ._per_process import flatten_like, inside_nodes, split_paths
 from ._save import check_budget
-from ._target import Specs, Target, Wishes, choose_target, require_devices, warn_changed
+from ._target import (
+    Specs,
+    Target,
+    Wishes,
+    choose_local_target,
+    choose_target,
+    require_devices,
+    warn_changed,
+)
 from ._together import open_together, spans_processes
 
 _SHOWN = 20
@@ -63,11 +71,13 @@ def restore(
     >>> ckpt.restore("memory://doc-restore")
     {'w': array([0., 1., 2.], dtype=float32)}
     """
-    check_options(cast, missing, extra, like, rename)
-    check_budget(max_host_bytes)
-    require_devices(mesh)
     together = spans_processes(mesh, like)
     with joined(barrier_timeout) if together else nullcontext(ALONE) as job:
+        with job.refusing("begin"):
+            check_options(cast, missing, extra, like, rename)
+            check_budget(max_host_bytes)
+            check_timeout(barrier_timeout)
+            require_devices(mesh)
         opened, budget = open_together(job, path, step, max_host_bytes)
         with job.refusing("read-0"):
             _check_digest(opened, expect)
@@ -154,13 +164,15 @@ def resolve(
         like, wanted = flatten_like(wishes.like, structure)
         like |= {alias: like[path] for alias, path in wanted.ties.items()}
         _compare(manifest, saved, like, wanted, rename, missing, extra, chosen)
-    picked = [
+    matched = [
         path
         for path in wanted.positions
-        if path in saved and path not in skipped and (chosen is None or chosen(path))
+        if path in saved and (chosen is None or chosen(path))
     ]
-    if select is not None and not picked:
+    if select is not None and not matched:
         raise ValueError(f"expected select= to match a leaf, found none for {select!r}")
+    picked = [path for path in matched if path not in skipped]
+    own = inside_nodes(wanted)
     targets: dict[Target, int] = {}
     places: dict[str, int] = {}
     wrong: list[str] = []
@@ -168,7 +180,10 @@ def resolve(
         number = saved[path]
         leaf = manifest.leaves[number]
         try:
-            target = choose_target(number, path, leaf, wishes, like.get(path))
+            if path in own:
+                target = choose_local_target(number, path, leaf, wishes)
+            else:
+                target = choose_target(number, path, leaf, wishes, like.get(path))
         except StructureMismatch as error:
             wrong.append(str(error))
         else:

@@ -16,11 +16,11 @@ from layouts import WriteLimits
 from ._attempt import save_snapshot
 from ._catalog import PathLike, check_step, locate
 from ._checkpoint import Checkpoint
-from ._errors import CkptError
+from ._errors import CkptError, Unsupported
 from ._hold import hold_snapshot
 from ._job import BARRIER_SECONDS, Job, join, joined, leave
 from ._metrics import plain_metrics
-from ._pending import Pending, submit, wait_for_room
+from ._pending import Pending, note_failure, submit, wait_for_room
 from ._snapshot import Snapshot, describe_tree, plan_known
 from ._staging import give_back
 from ._store import Store
@@ -68,6 +68,7 @@ def save(
             options = _check(step, metrics, overwrite, codec, max_host_bytes)
             _refuse_swapped(state, path)
             run = locate(path)
+            _refuse_memory(run, job)
             snapshot = describe_tree(state, mesh, job)
             wait_for_room(run.url, 0)
         return save_snapshot(job, run, snapshot, options)
@@ -109,6 +110,7 @@ def save_async(
             _check_pending(max_pending)
             _refuse_swapped(state, path)
             run = locate(path)
+            _refuse_memory(run, job)
             snapshot = describe_tree(state, mesh, job)
             wait_for_room(run.url, max_pending - 1)
             held = _hold(job, snapshot, options)
@@ -146,6 +148,7 @@ def _save_now(
         done.set_result(_save_and_leave(job, run, snapshot, options))
     except CkptError as error:
         done.set_exception(error)
+        note_failure(run.url, done)
     return done
 
 
@@ -157,6 +160,15 @@ def _save_and_leave(
     finally:
         leave(job)
         give_back(snapshot.memory)
+
+
+def _refuse_memory(run: Store, job: Job) -> None:
+    """Refuse a run that each process of a job would have for itself."""
+    if job.count > 1 and run.url.startswith("memory://"):
+        raise Unsupported(
+            "expected a folder that all processes share, or an object store, found "
+            f"{run.url}, which each process has for itself"
+        )
 
 
 def _refuse_swapped(state: Any, path: PathLike | None) -> None:

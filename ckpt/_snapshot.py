@@ -71,13 +71,13 @@ def _flatten(tree: Any) -> tuple[dict[str, Any], pytree.Structure]:
 
 def _describe_own(path: str, leaf: PerProcess, job: Job) -> Own:
     values = leaf.values
-    if len(values) not in (1, job.count):
+    if leaf.is_restored and len(values) != job.count:
         raise Unsupported(
             f"expected a PerProcess of this process's value, found the values of "
             f"{len(values)} processes in a job of {job.count} - at `{path}`: make a "
             "new PerProcess of what this process goes on with"
         )
-    value = values[0] if len(values) == 1 else values[job.process]
+    value = values[job.process] if leaf.is_restored else values[0]
     leaves, structure = _flatten(value)
     inside = f"{path}/{job.process}" if path else str(job.process)
     found: list[Source] = []
@@ -111,9 +111,9 @@ def describe_equal(snapshot: Snapshot) -> dict[str, str]:
 
     The structure stands under "", where no leaf of several can be.
     """
-    # Leaves share few placements and layouts of pieces, and those can be long.
+    # Leaves share few placements and holders, and those can be long.
     placements: dict[Any, Any] = {}
-    layouts_of: dict[int, str] = {}
+    holders: dict[int, str] = {}
     text = json.dumps(snapshot.structure.to_json())
     found = {"": _digest([text, sorted(snapshot.own)])}
     for path, source in snapshot.sources.items():
@@ -122,10 +122,12 @@ def describe_equal(snapshot: Snapshot) -> dict[str, str]:
         if placement not in placements:
             placements[placement] = placement.to_json() if placement else None
         said: list[Any] = [leaf.to_json({}, {}), placements[placement]]
+        said += [leaf.dtype, leaf.shape, leaf.weak, leaf.impl]
         if pieces is not None:
-            if id(pieces) not in layouts_of:
-                layouts_of[id(pieces)] = _digest([pieces.piece, pieces.holders])
-            said += [layouts_of[id(pieces)], snapshot.marks.get(path)]
+            key = id(pieces.holders)
+            if key not in holders:
+                holders[key] = _digest(pieces.holders)
+            said += [pieces.piece, holders[key], snapshot.marks.get(path)]
         found[path + "\0"] = _digest(said)
     return found
 

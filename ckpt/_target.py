@@ -97,6 +97,19 @@ def choose_target(
     return found
 
 
+def choose_local_target(number: int, path: str, leaf: Leaf, wishes: Wishes) -> Target:
+    """Return what a leaf becomes that belongs to one process: on its own device.
+
+    Without a mesh it is numpy, as all are.
+    """
+    found = choose_target(number, path, leaf, Wishes(), None)
+    if leaf.kind != "jax" or leaf.store is None or wishes.mesh is None:
+        return found
+    found = replace(found, kind="jax", sharding=default_sharding(), weak=leaf.weak)
+    _check_narrowing(found, leaf)
+    return found
+
+
 def _kind(
     path: str, leaf: Leaf, wishes: Wishes, like: Any
 ) -> tuple[str, np.dtype[Any] | None, bool]:

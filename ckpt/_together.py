@@ -2,36 +2,42 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import jax
 
 import pytree
 
-from ._catalog import Openable, Opened, open_path
+from ._catalog import Openable, Opened, is_handle, locate, open_path
 from ._errors import NotFound
 from ._job import Job, Post, clear_calls, first_unfinished
 
 
 def spans_processes(mesh: Any, like: Any) -> bool:
-    """Tell whether what is restored goes to devices of several processes."""
+    """Tell whether what is restored goes to devices of several processes.
+
+    Every process finds the same, whichever devices are its own.
+    """
     if jax.process_count() == 1:
         return False
-    if mesh is not None and len({d.process_index for d in mesh.devices.flat}) > 1:
+    if isinstance(mesh, jax.sharding.Mesh) and _count(mesh.devices.flat) > 1:
         return True
-    if like is None:
-        return False
-    leaves = pytree.flatten(like)[0].values()
-    shardings = (getattr(leaf, "sharding", None) for leaf in leaves)
-    return any(s is not None and _is_global(s) for s in shardings)
+    leaves = () if like is None else pytree.flatten(like)[0].values()
+    return any(is_global(getattr(leaf, "sharding", None)) for leaf in leaves)
 
 
-def _is_global(sharding: Any) -> bool:
+def is_global(sharding: Any) -> bool:
+    """Tell whether a sharding has devices of several processes."""
     try:
-        return not sharding.is_fully_addressable
+        return sharding is not None and _count(sharding.device_set) > 1
     except (AttributeError, ValueError):
         # On an AbstractMesh it is nowhere.
         return False
+
+
+def _count(devices: Iterable[Any]) -> int:
+    return len({device.process_index for device in devices})
 
 
 def open_together(
@@ -75,8 +81,7 @@ def open_together(
 
 
 def _name(path: Openable | None) -> str:
-    opened = getattr(path, "opened", None)
-    return opened.store.url if isinstance(opened, Opened) else repr(path)
+    return path.opened.store.url if is_handle(path) else locate(path).url
 
 
 def _check_same(opened: Opened, digest: str) -> None:

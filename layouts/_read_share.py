@@ -120,20 +120,28 @@ def boxes_alone(leaf: Leaf, wants: Wants, process: int) -> tuple[Box, ...]:
     return tuple([box for box, found in wants if found == (process,)])
 
 
-def share_reads(leaves: Mapping[int, Leaf], wants: Mapping[int, Wants]) -> list[Unit]:
+def share_reads(
+    leaves: Mapping[int, Leaf],
+    wants: Mapping[int, Wants],
+    *,
+    most: int = 1 << 62,
+    loads: dict[int, int] | None = None,
+) -> list[Unit]:
     """Return who reads what of leaves that are shared; their keys number them.
 
-    Each unit goes, in order, to the one that wants it and has the fewest bytes so far.
+    Each unit goes, in order, to the one that wants it and has the fewest bytes so far;
+    `loads` has those, and is brought up to date. Units are cut to `most` bytes where
+    chunks let them.
 
     >>> leaf = Leaf("b", "jax", "float32", (4,), store=Packed((4,)))
     >>> both = ((Box((0,), (4,)), (0, 1)),)
     >>> [u.reader for u in share_reads({0: leaf, 1: leaf}, {0: both, 1: both})]
     [0, 1]
     """
-    loads: dict[int, int] = {}
+    loads = {} if loads is None else loads
     units: list[Unit] = []
     for number, leaf in leaves.items():
-        for box, found in _parts(leaf, wants[number]):
+        for box, found in _parts(leaf, wants[number], most):
             reader = min(found, key=lambda process: (loads.get(process, 0), process))
             nbytes = box.size * leaf.itemsize
             loads[reader] = loads.get(reader, 0) + nbytes
@@ -158,7 +166,9 @@ def _wanting(leaf: Leaf, wants: Wants) -> dict[int, tuple[int, ...]]:
     return {cell: tuple(sorted(found)) for cell, found in sorted(wanting.items())}
 
 
-def _parts(leaf: Leaf, wants: Wants) -> Iterator[tuple[Box, tuple[int, ...]]]:
+def _parts(
+    leaf: Leaf, wants: Wants, most: int
+) -> Iterator[tuple[Box, tuple[int, ...]]]:
     cells = leaf.cells
     if _is_whole(leaf):
         for cell, found in _wanting(leaf, wants).items():
@@ -172,7 +182,8 @@ def _parts(leaf: Leaf, wants: Wants) -> Iterator[tuple[Box, tuple[int, ...]]]:
         for cell in touched:
             common = intersect(box, cells.box(cells.coordinates(cell)))
             if common is not None:
-                for part in _split(leaf, common, parts):
+                size = common.size * leaf.itemsize
+                for part in _split(leaf, common, max(parts, -(-size // max(most, 1)))):
                     yield part, found
 
 
@@ -196,16 +207,22 @@ def _split(leaf: Leaf, box: Box, parts: int) -> Iterator[Box]:
         yield Box(tuple(start), tuple(shape))
 
 
-def plan_rounds(units: Sequence[Unit], *, limit: int) -> Iterator[Round]:
-    """Yield the units in rounds, whose buffers together have about `limit` bytes."""
+def plan_rounds(
+    units: Sequence[Unit], *, limit: int, processes: int = 1
+) -> Iterator[Round]:
+    """Yield the units in rounds, whose buffers together have about `limit` bytes.
+
+    Each of the `processes` has a buffer as long as the longest.
+    """
     group: list[Unit] = []
-    held = 0
+    loads: dict[int, int] = {}
     for unit in units:
-        if group and held + unit.nbytes > limit:
+        load = loads.get(unit.reader, 0) + unit.nbytes
+        if group and max(load, *loads.values()) * processes > limit:
             yield _round(group)
-            group, held = [], 0
+            group, loads, load = [], {}, unit.nbytes
         group.append(unit)
-        held += unit.nbytes
+        loads[unit.reader] = load
     if group:
         yield _round(group)
 

@@ -122,16 +122,18 @@ def test_a_replicated_object_is_read_in_parts_where_chunks_meet() -> None:
 @given(
     st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3000)), max_size=30),
     st.integers(1, 5000),
+    st.integers(1, 4),
 )
 def test_rounds_hold_every_unit_apart_from_the_others(
-    sizes: list[tuple[int, int]], limit: int
+    sizes: list[tuple[int, int]], limit: int, processes: int
 ) -> None:
     box = layouts.whole((1,))
     units = [Unit(n, box, reader, size) for n, (reader, size) in enumerate(sizes)]
-    rounds = list(layouts.plan_rounds(units, limit=limit))
+    rounds = list(layouts.plan_rounds(units, limit=limit, processes=processes))
     assert [unit for r in rounds for unit in r.units] == units
     for found in rounds:
-        assert len(found.units) == 1 or sum(u.nbytes for u in found.units) <= limit
+        loads = [sum(u.nbytes for u in found.units if u.reader == p) for p in range(4)]
+        assert len(found.units) == 1 or max(loads) * processes <= limit
         used = np.zeros((4, found.length), bool)
         for unit, offset in zip(found.units, found.offsets, strict=True):
             assert offset % 64 == 0
@@ -139,3 +141,11 @@ def test_rounds_hold_every_unit_apart_from_the_others(
             assert len(part) == unit.nbytes
             assert not part.any()
             part[:] = True
+
+
+def test_units_are_cut_so_that_many_processes_can_exchange_them() -> None:
+    store = Chunked("w", (4096, 2048), (512, 256))
+    leaf = Leaf("w", "jax", "float32", (4096, 2048), store=store)
+    wants = ((layouts.whole(leaf.shape), (0, 1)),)
+    units = layouts.share_reads({0: leaf}, {0: wants}, most=8 << 20)
+    assert [unit.nbytes for unit in units] == [8 << 20] * 4
