@@ -22,7 +22,7 @@ import time
 from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass, field, replace
 from functools import partial
-from threading import Lock, Thread
+from threading import Condition, Thread
 from typing import Any, TypeVar, cast
 
 import jax
@@ -51,13 +51,17 @@ _RpcError = cast("type[Exception]", jax.errors.JaxRuntimeError)
 
 @dataclass(slots=True)
 class _Numbers:
-    """Which collective calls this process has begun, and which it is still in."""
+    """Which collective calls this process has begun, and which it is still in.
+
+    Those `in_turn` use devices: they run one after another, as their numbers are.
+    """
 
     client: Any = None
     next: int = 0
     unfinished: set[int] = field(default_factory=set[int])
+    in_turn: set[int] = field(default_factory=set[int])
     cleared: int = 0
-    lock: Any = field(default_factory=Lock)
+    lock: Condition = field(default_factory=Condition)
 
 
 _numbers = _Numbers()
@@ -340,10 +344,11 @@ def _failure(process: int, error: BaseException) -> Post:
     return {"process": process, "kind": kind if known else "", "message": text}
 
 
-def join(timeout: float = BARRIER_SECONDS) -> Job:
+def join(timeout: float = BARRIER_SECONDS, *, in_turn: bool = False) -> Job:
     """Begin a collective call: every process of the job must make the same one.
 
     Must be called on the caller's thread: calls find each other by their order.
+    `in_turn` is for those that use devices: XLA's collectives must meet in one order.
     """
     count = jax.process_count()
     if count == 1:
@@ -358,10 +363,12 @@ def join(timeout: float = BARRIER_SECONDS) -> Job:
     with _numbers.lock:
         if _numbers.client is not client:
             _numbers.client, _numbers.next, _numbers.cleared = client, 0, 0
-            _numbers.unfinished = set()
+            _numbers.unfinished, _numbers.in_turn = set(), set()
         call = _numbers.next
         _numbers.next += 1
         _numbers.unfinished.add(call)
+        if in_turn:
+            _numbers.in_turn.add(call)
     job = Job(jax.process_index(), count, BARRIER_SECONDS, call, client)
     # The call is counted already: the others must know, and count it too.
     try:
@@ -383,6 +390,8 @@ def leave(job: Job) -> None:
     """End a collective call, whatever became of it."""
     with _numbers.lock:
         _numbers.unfinished.discard(job.call)
+        _numbers.in_turn.discard(job.call)
+        _numbers.lock.notify_all()
 
 
 def first_unfinished() -> int:
@@ -402,10 +411,17 @@ def clear_calls(job: Job, ended: list[int]) -> None:
 
 
 @contextlib.contextmanager
-def joined(timeout: float = BARRIER_SECONDS) -> Generator[Job]:
+def joined(
+    timeout: float = BARRIER_SECONDS, *, in_turn: bool = False
+) -> Generator[Job]:
     """Be in a collective call for as long as the block lasts."""
-    job = join(timeout)
+    job = join(timeout, in_turn=in_turn)
     try:
+        if in_turn:
+            with _numbers.lock:
+                while _numbers.in_turn and min(_numbers.in_turn) < job.call:
+                    # A timeout lets an interrupt in.
+                    _numbers.lock.wait(1.0)
         yield job
     finally:
         leave(job)

@@ -25,7 +25,7 @@ from ._target import (
     require_devices,
     warn_changed,
 )
-from ._together import open_together, spans_processes
+from ._together import open_together, spans_processes, withdrawing
 
 _SHOWN = 20
 
@@ -72,7 +72,8 @@ def restore(
     {'w': array([0., 1., 2.], dtype=float32)}
     """
     together = spans_processes(mesh, like)
-    with joined(barrier_timeout) if together else nullcontext(ALONE) as job:
+    call = joined(barrier_timeout, in_turn=True) if together else nullcontext(ALONE)
+    with call as job, withdrawing(job):
         with job.refusing("begin"):
             check_options(cast, missing, extra, like, rename)
             check_budget(max_host_bytes)

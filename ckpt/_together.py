@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager
 from typing import Any
 
 import jax
@@ -12,6 +13,9 @@ import pytree
 from ._catalog import Openable, Opened, is_handle, locate, open_path
 from ._errors import NotFound
 from ._job import Job, Post, clear_calls, first_unfinished
+
+_ROUNDS = 64
+"""How many rounds of reading an interrupted process withdraws from: few have more."""
 
 
 def spans_processes(mesh: Any, like: Any) -> bool:
@@ -38,6 +42,18 @@ def is_global(sharding: Any) -> bool:
 
 def _count(devices: Iterable[Any]) -> int:
     return len({device.process_index for device in devices})
+
+
+@contextmanager
+def withdrawing(job: Job) -> Generator[None]:
+    """Tell the others when this process is interrupted, also while it waits."""
+    try:
+        yield
+    except Exception:
+        raise
+    except BaseException as error:
+        job.withdraw(["begin", *(f"read-{n}" for n in range(_ROUNDS))], error)
+        raise
 
 
 def open_together(
