@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any, cast
 
@@ -12,12 +12,10 @@ import numpy as np
 from jax.sharding import NamedSharding
 
 import layouts
-from layouts import Box, Leaf, Round, Wants
+from layouts import Box, Round, Wants
 
-from ._cast import convert
 from ._catalog import Opened
-from ._checkpoint import decode_leaf_value, partition_spec, read_box
-from ._errors import Untrusted
+from ._checkpoint import partition_spec, read_box
 from ._exchange import (
     EXCHANGE_BYTES,
     can_move,
@@ -28,37 +26,25 @@ from ._exchange import (
     read_round,
 )
 from ._job import ALONE, Job, Post
-from ._read import Fill, empty_aligned, fill_buffers
+from ._making import (
+    Making,
+    dress,
+    empty_buffers,
+    finish,
+    local_boxes,
+    plan_fill,
+    plan_making,
+    typed,
+)
+from ._read import Fill, fill_buffers
 from ._stage import needs_staging, place_in_slabs
-from ._target import Target, default_sharding
+from ._target import Target
 from ._together import is_global
-from ._weak import make_weak
 
 Array = np.ndarray[Any, Any]
 
 _STAGED_BYTES = 2 << 30
 """Host memory for buffers on their way to accelerators, unless the caller says."""
-
-
-@dataclass(frozen=True, slots=True)
-class Making:
-    """A target, the distinct local boxes it needs, and where each goes."""
-
-    target: Target
-    leaf: Leaf
-    sharding: Any
-    boxes: tuple[Box, ...]
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the host buffers."""
-        if self.leaf.store is None:
-            return 0
-        return sum(box.size for box in self.boxes) * self.leaf.itemsize
-
-    def is_larger(self, budget: int, staged: Callable[[Any], bool]) -> bool:
-        """Tell whether the buffers are a stage that the budget cannot hold."""
-        return bool(self.sharding) and self.nbytes > budget and staged(self.sharding)
 
 
 def assemble_leaves(
@@ -79,7 +65,7 @@ def assemble_leaves(
     """
     spread = {} if alone is None else _find_spread(opened, targets, job, alone)
     makings = [
-        _plan_making(opened, spread.get(n, target)) for n, target in enumerate(targets)
+        plan_making(opened, spread.get(n, target)) for n, target in enumerate(targets)
     ]
     budget = max_host_bytes
     if budget is None and any(m.sharding and staged(m.sharding) for m in makings):
@@ -133,10 +119,10 @@ def _assemble_alone(
         if budget and makings[group[0]].is_larger(budget, staged):
             made[group[0]] = _build_in_slabs(opened, makings[group[0]], budget)
             continue
-        buffers = {n: _empty_buffers(makings[n]) for n in group}
-        fills = [_fill(makings[n], makings[n].boxes, buffers[n]) for n in group]
+        buffers = {n: empty_buffers(makings[n]) for n in group}
+        fills = [plan_fill(makings[n], makings[n].boxes, buffers[n]) for n in group]
         fill_buffers(opened, [f for f in fills if f is not None])
-        made |= {n: _finish(makings[n], buffers[n]) for n in group}
+        made |= {n: finish(makings[n], buffers[n]) for n in group}
         del buffers, fills
         if budget is not None:
             jax.block_until_ready([made[n] for n in group])
@@ -182,12 +168,12 @@ def _assemble_shared(
     items = {n: item for item, n in enumerate(numbers)}
     for group in _groups(numbers, [makings[n].leaf.nbytes for n in numbers], limit):
         with job.refusing(f"read-{count}"):
-            buffers = {n: _empty_buffers(makings[n]) for n in group}
+            buffers = {n: empty_buffers(makings[n]) for n in group}
             fills: list[Fill | None] = []
             for n in group:
                 boxes = layouts.boxes_alone(makings[n].leaf, shared[n], job.process)
                 at = [makings[n].boxes.index(box) for box in boxes]
-                fills.append(_fill(makings[n], boxes, [buffers[n][k] for k in at]))
+                fills.append(plan_fill(makings[n], boxes, [buffers[n][k] for k in at]))
             fill_buffers(opened, [f for f in fills if f is not None])
             places = {items[n]: makings[n].target.number for n in group}
             targets = {
@@ -207,7 +193,7 @@ def _assemble_shared(
             with job.refusing(f"read-{count}"):
                 lay_round(exchange, gather_bytes(mine), targets)
         with job.refusing(f"read-{count}"):
-            made |= {n: _finish(makings[n], buffers[n]) for n in group}
+            made |= {n: finish(makings[n], buffers[n]) for n in group}
     job.agree(f"read-{count}", lambda: {"plan": plan}, decide=_check_same)
     return made
 
@@ -271,33 +257,13 @@ def _build_in_slabs(opened: Opened, making: Making, budget: int) -> Any:
     dtype = target.dtype or leaf.numpy_dtype
 
     def read(box: Box) -> Array:
-        return _typed(read_box(opened, target.number, box), leaf, target)
+        return typed(read_box(opened, target.number, box), leaf, target)
 
-    boxes = _local_boxes(making.sharding, leaf.shape)
+    boxes = local_boxes(making.sharding, leaf.shape)
     array = place_in_slabs(
         leaf.shape, dtype, making.sharding, boxes, read, limit=max(budget // 2, 1)
     )
-    return _dress(target, leaf, array)
-
-
-def _plan_making(opened: Opened, target: Target) -> Making:
-    leaf = opened.manifest.leaves[target.number]
-    if leaf.store is None:
-        return Making(target, leaf, target.sharding, ())
-    sharding = target.sharding
-    if target.kind == "key" and sharding is None:
-        sharding = default_sharding()
-    if sharding is None:
-        return Making(target, leaf, None, (layouts.whole(leaf.shape),))
-    boxes = tuple(dict.fromkeys(_local_boxes(sharding, leaf.shape).values()))
-    return Making(target, leaf, sharding, boxes)
-
-
-@lru_cache(maxsize=4096)
-def _local_boxes(sharding: Any, shape: tuple[int, ...]) -> dict[Any, Box]:
-    """Return the box each local device needs."""
-    indices = sharding.addressable_devices_indices_map(shape)
-    return {d: layouts.box_of_index(index, shape) for d, index in indices.items()}
+    return dress(target, leaf, array)
 
 
 def _groups(
@@ -314,113 +280,3 @@ def _groups(
         held += size
     if group:
         yield group
-
-
-def _empty_buffers(making: Making) -> list[Array]:
-    """Return a host buffer for each of the boxes; none for what is no array."""
-    if making.leaf.store is None:
-        return []
-    stored = layouts.stored_dtype(making.leaf.dtype)
-    return [empty_aligned(box.shape, stored) for box in making.boxes]
-
-
-def _fill(
-    making: Making, boxes: Sequence[Box], buffers: Sequence[Array]
-) -> Fill | None:
-    if not boxes:
-        return None
-    plan = layouts.plan_leaf_read(making.target.number, making.leaf, boxes)
-    return Fill(plan, tuple(buffers))
-
-
-def _finish(making: Making, filled: Sequence[Array]) -> Any:
-    target, leaf = making.target, making.leaf
-    if leaf.store is None:
-        return _from_value(making, decode_leaf_value(leaf))
-    buffers = [_typed(buffer, leaf, target) for buffer in filled]
-    if making.sharding is None:
-        return _on_host(target, leaf, buffers[0])
-    dtype = target.dtype or leaf.numpy_dtype
-    array = place_buffers(
-        leaf.shape, making.sharding, making.boxes, buffers, dtype=dtype
-    )
-    return _dress(target, leaf, array)
-
-
-def _dress(target: Target, leaf: Leaf, array: jax.Array) -> Any:
-    """Return the array as the leaf it stands for: a typed key, or weakly typed."""
-    if target.kind == "key":
-        return cast("Any", jax.random.wrap_key_data(array, impl=leaf.impl))
-    return make_weak(array) if target.weak else array
-
-
-def _typed(buffer: Array, leaf: Leaf, target: Target) -> Array:
-    values = buffer.view(leaf.numpy_dtype)
-    if target.dtype is None or target.dtype == values.dtype:
-        return values
-    return convert(values, target.dtype)
-
-
-def _on_host(target: Target, leaf: Leaf, values: Array) -> Any:
-    if target.kind == "str":
-        try:
-            return values.tobytes().decode()
-        except UnicodeDecodeError as error:
-            raise Untrusted(
-                f"expected UTF-8, found other bytes - at `{leaf.path}`"
-            ) from error
-    if target.kind == "bytes":
-        return values.tobytes()
-    if target.kind == "numpy_scalar":
-        return values[()]
-    if target.kind in ("numpy", "jax", "key"):
-        return values
-    return values.item()
-
-
-def _from_value(making: Making, value: Any) -> Any:
-    """Make what is wanted of a Python value kept in the manifest."""
-    target = making.target
-    if target.dtype is None:
-        return value
-    array = convert(np.asarray(value), target.dtype)
-    if target.kind == "numpy_scalar":
-        return array[()]
-    if making.sharding is None:
-        return array
-    # Not device_put, which would compare the values of all processes.
-    made = jax.make_array_from_callback(
-        array.shape, making.sharding, lambda _: array, dtype=array.dtype
-    )
-    return make_weak(made) if target.weak else made
-
-
-def place_buffers(
-    shape: tuple[int, ...],
-    sharding: Any,
-    boxes: Sequence[Box],
-    buffers: Sequence[Array],
-    *,
-    dtype: np.dtype[Any],
-) -> jax.Array:
-    """Return the jax array whose local shards are the buffers.
-
-    Devices in host memory take an aligned buffer as it is, without a copy.
-    """
-    if not boxes:
-        # A process without devices in the mesh knows the array all the same.
-        made = jax.make_array_from_single_device_arrays
-        return made(shape, sharding, [], dtype=dtype)
-    if len(boxes) == 1:
-        only = buffers[0]
-        return jax.make_array_from_callback(shape, sharding, lambda _: only)
-    by_start = {
-        tuple(zip(b.start, b.stop, strict=True)): x
-        for b, x in zip(boxes, buffers, strict=True)
-    }
-
-    def pick(index: Any) -> Array:
-        box = layouts.box_of_index(cast("tuple[slice, ...]", index), shape)
-        return by_start[tuple(zip(box.start, box.stop, strict=True))]
-
-    return jax.make_array_from_callback(shape, sharding, pick)

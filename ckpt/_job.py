@@ -22,13 +22,14 @@ import time
 from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass, field, replace
 from functools import partial
-from threading import Condition, Thread
+from threading import Condition
 from typing import Any, TypeVar, cast
 
 import jax
 from jax._src import distributed
 
 from ._errors import BarrierTimeout, CkptError, Unsupported
+from ._service import RpcError, SilentError, call as call_service, polls, request
 
 T = TypeVar("T")
 Post = dict[str, Any]
@@ -36,7 +37,6 @@ Post = dict[str, Any]
 
 BARRIER_SECONDS = 600.0
 _REQUEST_SECONDS = 30.0
-_POLL_SECONDS = (0.001, 0.1)
 _NAMED = 16
 """How many absent processes a message names."""
 
@@ -46,7 +46,6 @@ _KINDS = {
     for parent in (CkptError, *CkptError.__subclasses__())
     for kind in parent.__subclasses__()
 }
-_RpcError = cast("type[Exception]", jax.errors.JaxRuntimeError)
 
 
 @dataclass(slots=True)
@@ -102,7 +101,7 @@ class Job:
             if self.process == 0:
                 return self._lead(name, decide)
             return self._follow(name)
-        except (_SilentError, _RpcError) as error:
+        except (SilentError, RpcError) as error:
             raise unanswered(self._absence([0], f" ({error!s:.200})")) from None
 
     @contextlib.contextmanager
@@ -125,7 +124,7 @@ class Job:
         if self.count == 1:
             return None
         failed = _failure(self.process, error)
-        with contextlib.suppress(_SilentError, _RpcError):
+        with contextlib.suppress(SilentError, RpcError):
             made = self._create(f"{name}/verdict", failed)
             self._set(f"{name}/{self.process}", failed)
             if not made:
@@ -135,7 +134,7 @@ class Job:
     def withdraw(self, names: Iterable[str], error: BaseException) -> None:
         """Keep rounds that nobody has decided yet from being decided without us."""
         if self.count > 1:
-            with contextlib.suppress(_SilentError, _RpcError):
+            with contextlib.suppress(SilentError, RpcError):
                 for name in names:
                     self._create(f"{name}/verdict", _failure(self.process, error))
 
@@ -144,8 +143,8 @@ class Job:
         if self.count == 1:
             return True
         deadline = time.monotonic() + within
-        with contextlib.suppress(_SilentError):
-            for _ in _polls(deadline):
+        with contextlib.suppress(SilentError):
+            for _ in polls(deadline):
                 if len(self._posts(name).keys() - {self.process}) == self.count - 1:
                     return True
         return False
@@ -167,7 +166,7 @@ class Job:
 
     def _gather(self, name: str) -> Post | None:
         """Wait for all posts; return the verdict if it is one without us."""
-        for _ in _polls(time.monotonic() + self.timeout):
+        for _ in polls(time.monotonic() + self.timeout):
             found = self._list(name)
             if verdict := found.get("verdict"):
                 return json.loads(verdict)
@@ -183,7 +182,7 @@ class Job:
         """Return the verdict that somebody has created."""
         verdict = self._get(f"{name}/verdict", self.timeout)
         if verdict is None:
-            raise _SilentError("it does not return what it has")
+            raise SilentError("it does not return what it has")
         return verdict
 
     def _follow(self, name: str) -> Any:
@@ -197,11 +196,11 @@ class Job:
             raise self._raised(verdict)
         answer = self._get(f"{name}/answer", self.timeout)
         if answer is None:
-            raise _SilentError("it has not answered")
+            raise SilentError("it has not answered")
         if "answer" not in answer:
             if not answer["kind"]:
                 # An interrupt, say: process 0 may have done it all the same.
-                raise _SilentError(answer["message"])
+                raise SilentError(answer["message"])
             raise self._raised(answer)
         return answer["answer"]
 
@@ -238,24 +237,24 @@ class Job:
     def _list(self, name: str) -> dict[str, bytes]:
         """Return what a round has so far, by the last part of the keys."""
         rpc = self.client.key_value_dir_get_bytes
-        found = _request(lambda: rpc(self._key(f"{name}/")), self._patience)
+        found = request(lambda: rpc(self._key(f"{name}/")), self._patience)
         return {key.rpartition("/")[2]: value for key, value in found}
 
     def _set(self, name: str, value: Post) -> None:
         data = json.dumps(value).encode()
         rpc = self.client.key_value_set_bytes
-        _request(lambda: rpc(self._key(name), data, True), self._patience)
+        request(lambda: rpc(self._key(name), data, True), self._patience)
 
     def _create(self, name: str, value: Post) -> bool:
         """Set a key that nobody has set; False when somebody has."""
         data = json.dumps(value).encode()
         rpc = self.client.key_value_set_bytes
         try:
-            _call(lambda: rpc(self._key(name), data), self._patience)
-        except _RpcError as error:
+            call_service(lambda: rpc(self._key(name), data), self._patience)
+        except RpcError as error:
             if "ALREADY_EXISTS" in str(error):
                 return False
-            raise _SilentError(f"{error!s:.200}") from None
+            raise SilentError(f"{error!s:.200}") from None
         return True
 
     def _get(self, name: str, seconds: float) -> Post | None:
@@ -264,11 +263,11 @@ class Job:
         wait = max(1, math.ceil(seconds * 1000))
         try:
             # The service keeps time itself; without it we do.
-            data = _call(lambda: rpc(self._key(name), wait), seconds + 1)
-        except _RpcError as error:
+            data = call_service(lambda: rpc(self._key(name), wait), seconds + 1)
+        except RpcError as error:
             if "DEADLINE_EXCEEDED" in str(error):
                 return None
-            raise _SilentError(f"{error!s:.200}") from None
+            raise SilentError(f"{error!s:.200}") from None
         return json.loads(data)
 
     @property
@@ -282,59 +281,6 @@ class Job:
 
 ALONE = Job(0, 1, BARRIER_SECONDS)
 """A call that is nobody else's."""
-
-
-class _SilentError(Exception):
-    """The coordination service, which process 0 holds, does not answer."""
-
-
-def _call(rpc: Callable[[], T], seconds: float) -> T:
-    """Return what a request returns, but wait no longer than that.
-
-    Most requests have no deadline of their own, and while the main thread waits in one
-    of them no signal is handled.
-    """
-    done: list[T] = []
-    raised: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            done.append(rpc())
-        except BaseException as error:
-            raised.append(error)
-
-    thread = Thread(target=run, name="ckpt-coordination", daemon=True)
-    try:
-        thread.start()
-    except RuntimeError:
-        # The interpreter is exiting and starts no more threads.
-        return rpc()
-    thread.join(seconds)
-    if raised:
-        raise raised[0]
-    if not done:
-        raise _SilentError("the coordination service, in process 0, does not answer")
-    return done[0]
-
-
-def _request(rpc: Callable[[], T], seconds: float) -> T:
-    """Return what a request returns that cannot fail but for want of an answer."""
-    try:
-        return _call(rpc, seconds)
-    except _RpcError as error:
-        raise _SilentError(f"{error!s:.200}") from None
-
-
-def _polls(deadline: float) -> Generator[None]:
-    """Yield at growing intervals until the deadline, and once more then."""
-    pause, most = _POLL_SECONDS
-    while True:
-        late = time.monotonic() >= deadline
-        yield
-        if late:
-            return
-        time.sleep(pause)
-        pause = min(pause * 1.5, most)
 
 
 def _failure(process: int, error: BaseException) -> Post:
@@ -405,9 +351,11 @@ def clear_calls(job: Job, ended: list[int]) -> None:
     with _numbers.lock:
         first, _numbers.cleared = _numbers.cleared, max(min(ended), _numbers.cleared)
         last = _numbers.cleared
-    with contextlib.suppress(_SilentError, _RpcError):
+    with contextlib.suppress(SilentError, RpcError):
         for call in range(first, last):
-            _call(partial(job.client.key_value_delete, f"ckpt/{call}/"), job.timeout)
+            call_service(
+                partial(job.client.key_value_delete, f"ckpt/{call}/"), job.timeout
+            )
 
 
 @contextlib.contextmanager
