@@ -48,10 +48,11 @@ def save(
     CommitUnknown, readers see the run as it was before (an interrupt may come just
     after the commit); what was written is removed, or is an orphan for `prune`.
 
-    In a job of several processes all must call this, with the same arguments. Each
-    writes its share; leaves on the host must be equal everywhere, but those in a
-    `PerProcess`. `barrier_timeout` is for how many seconds a process waits for the
-    others each time it has to. When one fails or stays away, all raise.
+    In a job of several processes all must call this, with the same arguments (`step`
+    among them: it tells calls apart; `metrics` are process 0's). Each writes its share;
+    leaves on the host must be equal everywhere, but those in a `PerProcess`.
+    `barrier_timeout` is for how many seconds a process waits for the others each time
+    it has to. When one fails or stays away, all raise.
 
     Raises StepExists, Unsupported (naming the leaf), StoreError, CommitUnknown,
     BarrierTimeout (naming the processes), and what an earlier `save_async` to this run

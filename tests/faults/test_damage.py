@@ -1,5 +1,6 @@
 """Damaged files are refused or harmless, and always reported; never wrong values."""
 
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -50,8 +51,9 @@ def test_swapped_files_are_never_wrong_values(run: Path) -> None:
 
 
 def test_swapped_chunks_of_one_object_are_damage(run: Path) -> None:
-    figures = do_damages(run, chunk_swaps(run))
-    assert figures.ends == {"Damaged": 4}
+    # Of four objects with sixteen chunks each, every fortieth pair.
+    figures = do_damages(run, islice(chunk_swaps(run), 0, None, 40))
+    assert figures.ends == {"Damaged": 12}
     assert figures.unreported == ()
 
 
