@@ -14,6 +14,8 @@ from tests._harness.jobs import Answer, Job, JobServer, Setup, wait_until
 from tests.faults._oracle import find_complaint
 from tests.jobs._matrix import WORK, find_failed
 
+pytestmark = pytest.mark.campaign
+
 
 def test_of_two_jobs_that_save_one_step_exactly_one_commits(
     server: JobServer, folder: Path

@@ -7,8 +7,9 @@ import pytest
 from tests._harness.jobs import JobServer
 from tests.jobs._kills import How, Instant, strike, strike_saves
 
+pytestmark = pytest.mark.campaign
 
-@pytest.mark.campaign
+
 @pytest.mark.parametrize("how", ["kill", "stop"])
 def test_a_struck_process_tears_nothing_and_is_named(
     server: JobServer, folder: Path, how: How
