@@ -87,16 +87,18 @@ def _find_spread(
 ) -> dict[int, Target]:
     """Return how leaves are read that XLA then spreads over more devices, by number."""
     found: dict[int, Target] = {}
+    if job.count == 1:
+        return found
     device = cast("Any", jax.local_devices()[0])
     memories = (None, device.default_memory().kind)
     for number, target in enumerate(targets):
         leaf, sharding = opened.manifest.leaves[target.number], target.sharding
         plain = target.kind == "jax" and not target.weak and can_move(target.dtype)
-        if job.count == 1 or not plain or not target.laid or target.path in alone:
+        if not plain or not target.laid or target.path in alone:
             continue
         if sharding.memory_kind not in memories:
             continue
-        owners = tuple(d.process_index for d in sharding.mesh.devices.flat)
+        owners = _owners(sharding.mesh)
         finer = layouts.spread_spec(leaf, target.laid[1], target.laid[0], owners)
         if finer is not None:
             laid = NamedSharding(
@@ -104,6 +106,12 @@ def _find_spread(
             )
             found[number] = replace(target, sharding=laid)
     return found
+
+
+@lru_cache(maxsize=64)
+def _owners(mesh: Any) -> tuple[int, ...]:
+    """Return the process of each position of a mesh."""
+    return tuple(device.process_index for device in mesh.devices.flat)
 
 
 def _assemble_alone(

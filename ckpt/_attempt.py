@@ -38,7 +38,7 @@ from ._errors import (
     StepExists,
     Unsupported,
 )
-from ._job import Job, Post, clear_calls, first_unfinished
+from ._job import Job, Post
 from ._snapshot import (
     Snapshot,
     complete,
@@ -95,7 +95,6 @@ def save_snapshot(
             options.codec,
             options.metrics,
             {"began": attempt.began},
-            WriteLimits.within(options.max_host_bytes).pack_bytes,
         )
         _write(job, run, draft, sources, options, begun)
         _commit(job, run, attempt, begun)
@@ -138,19 +137,9 @@ def _begin(
             "call": _describe_call(run, options),
             "leaves": layouts.digest(repr(equal).encode()) if several else "",
             "own": post_own(snapshot) if several else [[]],
-            "ended": first_unfinished(),
         }
 
     def decide(posts: list[Post]) -> Post:
-        for process, post in enumerate(posts):
-            if post["call"] != posts[0]["call"]:
-                raise ValueError(
-                    "expected all processes to make the same call, found "
-                    f"{posts[0]['call']} on process 0 and {post['call']} on process "
-                    f"{process}"
-                )
-        if several:
-            clear_calls(job, [post["ended"] for post in posts])
         if any(post["leaves"] != posts[0]["leaves"] for post in posts):
             return {"differ": True}
         attempt = _note(run, options, begun, clock())
@@ -161,7 +150,7 @@ def _begin(
             "own": [post["own"] for post in posts],
         }
 
-    answer = job.agree("begin", work, decide=decide)
+    answer = job.begin(work, decide=decide)
     if "differ" in answer:
         job.agree("differ", lambda: dict(equal), decide=_refuse_differing)
     return answer

@@ -104,6 +104,31 @@ class Job:
         except (SilentError, RpcError) as error:
             raise unanswered(self._absence([0], f" ({error!s:.200})")) from None
 
+    def begin(
+        self, work: Callable[[], Post], *, decide: Callable[[list[Post]], T]
+    ) -> T:
+        """Agree for the first time in a call; all must say the same of "call".
+
+        Keys of calls that every process has left are removed.
+        """
+
+        def post() -> Post:
+            return work() | {"ended": _first_unfinished()}
+
+        def check(posts: list[Post]) -> T:
+            for process, found in enumerate(posts):
+                if found["call"] != posts[0]["call"]:
+                    raise ValueError(
+                        "expected all processes to make the same call, found "
+                        f"{posts[0]['call']} on process 0 and {found['call']} on "
+                        f"process {process}"
+                    )
+            if self.count > 1:
+                self._clear_calls(min(found["ended"] for found in posts))
+            return decide(posts)
+
+        return self.agree("begin", post, decide=check)
+
     @contextlib.contextmanager
     def refusing(self, name: str) -> Generator[None]:
         """Do what comes before a round's post; when that raises, the others know.
@@ -159,7 +184,8 @@ class Job:
         try:
             answer = decide([posts[p]["post"] for p in range(self.count)])
         except BaseException as error:
-            self._set(f"{name}/answer", _failure(0, error))
+            with contextlib.suppress(SilentError):
+                self._set(f"{name}/answer", _failure(0, error))
             raise
         self._set(f"{name}/answer", {"answer": answer})
         return answer
@@ -275,6 +301,16 @@ class Job:
         """How long a request may take that waits for nobody."""
         return min(self.timeout, _REQUEST_SECONDS)
 
+    def _clear_calls(self, ended: int) -> None:
+        """Remove what no process reads any more from the service."""
+        with _numbers.lock:
+            first, _numbers.cleared = _numbers.cleared, max(ended, _numbers.cleared)
+            last = _numbers.cleared
+        delete = self.client.key_value_delete
+        with contextlib.suppress(SilentError):
+            for call in range(first, last):
+                request(partial(delete, f"ckpt/{call}/"), self._patience)
+
     def _key(self, name: str) -> str:
         return f"ckpt/{self.call}/{name}"
 
@@ -340,22 +376,10 @@ def leave(job: Job) -> None:
         _numbers.lock.notify_all()
 
 
-def first_unfinished() -> int:
+def _first_unfinished() -> int:
     """Return the number of the first call that this process may still be in."""
     with _numbers.lock:
         return min(_numbers.unfinished, default=_numbers.next)
-
-
-def clear_calls(job: Job, ended: list[int]) -> None:
-    """Remove from the service what no process reads any more (process 0)."""
-    with _numbers.lock:
-        first, _numbers.cleared = _numbers.cleared, max(min(ended), _numbers.cleared)
-        last = _numbers.cleared
-    with contextlib.suppress(SilentError, RpcError):
-        for call in range(first, last):
-            call_service(
-                partial(job.client.key_value_delete, f"ckpt/{call}/"), job.timeout
-            )
 
 
 @contextlib.contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import Any
 
 import jax
@@ -12,7 +13,7 @@ import pytree
 
 from ._catalog import Openable, Opened, is_handle, locate, open_path
 from ._errors import NotFound
-from ._job import Job, Post, clear_calls, first_unfinished
+from ._job import Job, Post
 
 _ROUNDS = 64
 """How many rounds of reading an interrupted process withdraws from: few have more."""
@@ -31,6 +32,7 @@ def spans_processes(mesh: Any, like: Any) -> bool:
     return any(is_global(getattr(leaf, "sharding", None)) for leaf in leaves)
 
 
+@lru_cache(maxsize=4096)
 def is_global(sharding: Any) -> bool:
     """Tell whether a sharding has devices of several processes."""
     try:
@@ -68,18 +70,9 @@ def open_together(
         return {
             "call": f"restore({_name(path)}, step={step})",
             "budget": max_host_bytes,
-            "ended": first_unfinished(),
         }
 
     def decide(posts: list[Post]) -> Post:
-        for process, post in enumerate(posts):
-            if post["call"] != posts[0]["call"]:
-                raise ValueError(
-                    "expected all processes to make the same call, found "
-                    f"{posts[0]['call']} on process 0 and {post['call']} on process "
-                    f"{process}"
-                )
-        clear_calls(job, [post["ended"] for post in posts])
         found.append(open_path(path, step))
         budgets = [post["budget"] for post in posts if post["budget"] is not None]
         return {
@@ -88,7 +81,7 @@ def open_together(
             "budget": min(budgets, default=None),
         }
 
-    answer = job.agree("begin", work, decide=decide)
+    answer = job.begin(work, decide=decide)
     if not found:
         with job.refusing("read-0"):
             found.append(open_path(path, answer["step"]))

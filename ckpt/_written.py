@@ -50,7 +50,7 @@ def write_share(
     options: Options,
 ) -> Written:
     """Write what a plan says and its part, durably."""
-    manifest = replace(draft, leaves=plan.leaves)
+    manifest = replace(draft, leaves=plan.leaves, pack_bytes=plan.pack_bytes)
     documents: dict[str, Any] = {}
     if plan.process == 0:
         sizes = layouts.pack_sizes(plan.leaves, limit=plan.pack_bytes)
