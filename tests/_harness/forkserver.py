@@ -1,26 +1,17 @@
 """Start many short-lived writers fast: a warm process forks one child per job.
 
-Importing jax takes over a second, forking a process that has done so a millisecond. The
-warm process has imported it but has not started its backend, whose threads would not
-live on in a child. The shim of `crashpoint` is preloaded; each child arms it for its
+The shim of `crashpoint` is preloaded; each child arms it for its
 own job, just before the target is called.
 """
 
-import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from itertools import count
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
 
-from tests._harness.crashpoint import Mode, preload
-
-ROOT = Path(__file__).parents[2]
+from tests._harness.crashpoint import Mode
+from tests._harness.warm import WarmProcess
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,19 +55,8 @@ class ForkServer:
     """A warm process that has imported `modules`; use it as a context manager."""
 
     def __init__(self, *modules: str, devices: int = 1) -> None:
-        settings = {
-            "JAX_PLATFORMS": "cpu",
-            "JAX_NUM_CPU_DEVICES": str(devices),
-            "OPENBLAS_NUM_THREADS": "1",
-        }
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests._harness.forkmain", *modules],
-            env=preload(dict(os.environ)) | settings,
-            cwd=ROOT,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        settings = {"JAX_NUM_CPU_DEVICES": str(devices)}
+        self._warm = WarmProcess("tests._harness.forkmain", *modules, settings=settings)
 
     def __enter__(self) -> Self:
         return self
@@ -88,21 +68,13 @@ class ForkServer:
         trace: TracebackType | None,
     ) -> None:
         if kind is not None:
-            self._process.terminate()
-        self._process.communicate()
+            self._warm.terminate()
+        self._warm.close()
 
     def run(self, *jobs: Job) -> tuple[Outcome, ...]:
         """Run the jobs at the same time, each in a child of its own."""
-        stdin, stdout = self._process.stdin, self._process.stdout
-        if stdin is None or stdout is None:
-            raise RuntimeError("Expected pipes to the warm process, found none")
-        with suppress(BrokenPipeError):
-            stdin.write(json.dumps([asdict(job) for job in jobs]) + "\n")
-            stdin.flush()
-        answer = stdout.readline()
-        if not answer:
-            raise RuntimeError(f"The warm process ended: {self._process.wait()}")
-        return tuple(Outcome(**outcome) for outcome in json.loads(answer))
+        outcomes = self._warm.ask([asdict(job) for job in jobs])
+        return tuple(Outcome(**outcome) for outcome in outcomes)
 
 
 def sweep(

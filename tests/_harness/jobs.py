@@ -10,8 +10,6 @@ import os
 import select
 import signal
 import socket
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -21,8 +19,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
 
-from tests._harness.crashpoint import preload
-from tests._harness.forkserver import ROOT, Fault
+from tests._harness.forkserver import Fault
+from tests._harness.warm import WarmProcess
 
 START_SECONDS = 60.0
 
@@ -70,15 +68,7 @@ class JobServer:
     def __init__(self, *modules: str) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="jobs-")
         self._jobs = 0
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests._harness.jobmain", *modules],
-            env=preload(dict(os.environ))
-            | {"JAX_PLATFORMS": "cpu", "OPENBLAS_NUM_THREADS": "1"},
-            cwd=ROOT,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        self._warm = WarmProcess("tests._harness.jobmain", *modules)
 
     def __enter__(self) -> Self:
         return self
@@ -90,8 +80,8 @@ class JobServer:
         trace: TracebackType | None,
     ) -> None:
         # Members die with the process that forked them.
-        self._process.kill()
-        self._process.communicate()
+        self._warm.kill()
+        self._warm.close()
         self._folder.cleanup()
 
     def start(self, setup: Setup) -> "Job":
@@ -118,16 +108,7 @@ class JobServer:
 
     def ask(self, request: Mapping[str, Any]) -> Any:
         """Send the warm process one request and return its answer."""
-        stdin, stdout = self._process.stdin, self._process.stdout
-        if stdin is None or stdout is None:
-            raise RuntimeError("Expected pipes to the warm process, found none")
-        with suppress(BrokenPipeError):
-            stdin.write(json.dumps(request) + "\n")
-            stdin.flush()
-        answer = stdout.readline()
-        if not answer:
-            raise RuntimeError(f"The warm process ended: {self._process.wait()}")
-        return json.loads(answer)
+        return self._warm.ask(request)
 
 
 class Job:
