@@ -124,11 +124,22 @@ def _do(queue: _Queue, pending: Pending, work: Work) -> None:
     try:
         done = work()
     except BaseException as error:
+        # The error's frames lead here, and hold what was to be saved.
+        del work
+        _forget_frames(error)
         with _changed:
             queue.failed.append(pending)
         pending.set_exception(error)
     else:
         pending.set_result(done)
+
+
+def _forget_frames(error: BaseException) -> None:
+    """Drop the local values of an error's frames and of those that led to it."""
+    found: BaseException | None = error
+    while found is not None:
+        traceback.clear_frames(found.__traceback__)
+        found = found.__cause__ or found.__context__
 
 
 def _report() -> None:

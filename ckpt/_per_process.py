@@ -62,23 +62,28 @@ class PerProcess:
         return f"PerProcess({', '.join(map(repr, self.values))})"
 
 
-def split_paths(
-    structure: pytree.Structure, job: Job
-) -> tuple[frozenset[str], frozenset[str]]:
-    """Return the paths of what this process saved for itself, and of what others did.
+def find_owners(structure: pytree.Structure, processes: int) -> dict[str, int]:
+    """Return whose each value in a PerProcess is that so many processes saved.
 
     Of a PerProcess that a job of another size saved, everybody reads everything.
     """
-    mine: list[str] = []
-    others: list[str] = []
-    for node, count in pytree.find_nodes(structure, TYPE).items():
-        if count == job.count > 1:
-            prefix = f"{node}/" if node else ""
-            own = f"{prefix}{job.process}/"
-            inside = [p for p in structure.positions if p.startswith(prefix)]
-            mine += [p for p in inside if f"{p}/".startswith(own)]
-            others += [p for p in inside if not f"{p}/".startswith(own)]
-    return frozenset(mine), frozenset(others)
+    return {
+        path: owner
+        for children in pytree.find_nodes(structure, TYPE).values()
+        if len(children) == processes > 1
+        for owner, child in enumerate(children)
+        for path in structure.positions
+        if path == child or path.startswith(f"{child}/")
+    }
+
+
+def split_paths(
+    structure: pytree.Structure, job: Job
+) -> tuple[frozenset[str], frozenset[str]]:
+    """Return the paths of what this process saved for itself, and of the others'."""
+    owners = find_owners(structure, job.count).items()
+    mine = frozenset(path for path, owner in owners if owner == job.process)
+    return mine, frozenset(path for path, owner in owners if owner != job.process)
 
 
 def flatten_like(

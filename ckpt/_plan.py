@@ -13,6 +13,7 @@ from layouts import Box, Leaf, Manifest
 
 from ._catalog import Openable, open_path
 from ._exchange import can_move
+from ._per_process import find_owners
 from ._restore import check_options, resolve
 from ._target import Specs, Target, Wishes
 
@@ -163,6 +164,7 @@ def _reads(
     broadcast: bool,
 ) -> tuple[tuple[ProcessReads, ...], int]:
     totals = [[0, 0, 0] for _ in range(count)]
+    owners = find_owners(manifest.structure, count)
     held = [0] * count
     shared: dict[int, tuple[Target, layouts.Wants]] = {}
 
@@ -184,6 +186,8 @@ def _reads(
             if finer is not None:
                 target = replace(target, laid=(target.laid[0], finer))
         found = _boxes(target, leaf, owner, count)
+        if target.path in owners:
+            found = {owners[target.path]: [layouts.whole(leaf.shape)]}
         wants = _wants(found)
         together = broadcast and count > 1 and layouts.shares_reads(leaf, wants)
         if together:

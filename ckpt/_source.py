@@ -267,6 +267,8 @@ def _describe_jax(
         raise Unsupported(
             f"expected a dtype that checkpoints hold, found {array.dtype} - at `{path}`"
         )
+    if processes > 1:
+        _refuse_foreign(path, array)
     placement, pieces = _place(path, array, mesh)
     is_on_host = bool(array.is_fully_addressable)
     if is_on_host and processes > 1:
@@ -283,6 +285,19 @@ def _describe_jax(
         impl=impl,
     )
     return Source(leaf, pieces, array, is_on_host)
+
+
+def _refuse_foreign(path: str, array: jax.Array) -> None:
+    """Refuse an array on devices of one other process: there it is like a host leaf."""
+    if not array.sharding.addressable_devices:
+        devices = cast("set[Any]", array.sharding.device_set)
+        found = {int(device.process_index) for device in devices}
+        if len(found) == 1:
+            raise Unsupported(
+                "expected an array on devices of several processes, or of this one, "
+                f"found one of process {min(found)} alone - at `{path}`: lay it on a "
+                "mesh that spans processes, or keep it out of the tree"
+            )
 
 
 def _place(

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from ._node import Node, walk_nodes
+from ._node import Node, join_path, walk_nodes
+from ._path import format_key
 from ._structure import Structure, make_structure
 
 
@@ -34,15 +35,15 @@ def graft(
     return _number(_replace(structure.root, made))
 
 
-def find_nodes(structure: Structure, type: str) -> dict[str, int]:
-    """Return the paths of the nodes of a type, and how many children each has.
+def find_nodes(structure: Structure, type: str) -> dict[str, tuple[str, ...]]:
+    """Return the paths of the nodes of a type, and of the children of each.
 
     >>> import pytree
     >>> find_nodes(pytree.flatten({"a": (1, 2)})[1], "Each")
     {}
     """
     return {
-        path: len(node.children)
+        path: tuple(join_path(path, format_key(key)) for key in node.keys)
         for path, node in walk_nodes(structure.root)
         if isinstance(node, Node) and node.type == type
     }

@@ -1,11 +1,14 @@
 """Saves in the background: isolated from the caller, in order, never forgotten."""
 
+import gc
 import signal
 import subprocess
 import sys
 import time
+import weakref
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +17,7 @@ import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
 import ckpt
-from ckpt import _staging
+from ckpt import _hold, _staging
 
 
 def sharded(value: np.ndarray[Any, Any]) -> jax.Array:
@@ -103,6 +106,51 @@ def test_a_failure_nobody_looked_at_is_raised_by_the_next_save(tmp_path: Path) -
         ckpt.save_async({"n": 2}, None, tmp_path, step=2)
     ckpt.save_async({"n": 2}, None, tmp_path, step=2).result()
     assert ckpt.steps(tmp_path) == [1, 2]
+
+
+def test_every_failure_is_raised_in_its_turn_unless_it_was_looked_at(
+    tmp_path: Path,
+) -> None:
+    ckpt.save({"n": 0}, None, tmp_path, step=1)
+    ckpt.save({"n": 0}, None, tmp_path, step=2)
+    failing = [
+        ckpt.save_async({"n": 1}, None, tmp_path, step=step, max_pending=2)
+        for step in (1, 2)
+    ]
+    while not all(pending.done() for pending in failing):
+        time.sleep(0.01)
+    for step in (1, 2):
+        with pytest.raises(ckpt.StepExists, match=f"step {step} "):
+            ckpt.save({"n": 3}, None, tmp_path, step=3)
+    ckpt.save({"n": 3}, None, tmp_path, step=3)
+
+
+def test_a_pending_save_cannot_be_cancelled_and_the_next_is_done(
+    tmp_path: Path,
+) -> None:
+    state = {"w": np.zeros(3_000_000)}
+    pending = [ckpt.save_async(state, None, tmp_path, max_pending=3) for _ in range(3)]
+    assert not any(p.cancel() for p in pending)
+    assert [p.result().step for p in pending] == [0, 1, 2]
+
+
+def test_a_failed_save_keeps_no_copy_of_the_state(tmp_path: Path) -> None:
+    """However long its future, which has the error and its traceback, is kept."""
+    taken: list[weakref.ref[Any]] = []
+
+    def take(nbytes: int) -> np.ndarray[Any, Any]:
+        memory = np.empty(nbytes, np.uint8)
+        taken.append(weakref.ref(memory))
+        return memory
+
+    (tmp_path / "steps").mkdir()
+    (tmp_path / "steps" / "1.json").mkdir()
+    with patch.object(_hold, "take_slab", take):
+        pending = ckpt.save_async({"w": np.zeros(500_000)}, None, tmp_path, step=1)
+        assert isinstance(pending.exception(), ckpt.CkptError)
+    ckpt.save({"n": 0}, None, tmp_path, step=2)
+    gc.collect()
+    assert [memory() is None for memory in taken] == [True]
 
 
 def test_at_most_so_many_saves_are_pending(tmp_path: Path) -> None:

@@ -4,12 +4,14 @@ import signal
 import threading
 from collections.abc import Sequence
 from typing import Any
+from unittest.mock import patch
 
 import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 
 import ckpt
+from ckpt import _attempt
 
 SECONDS = 4.0
 SMALL, LARGE = 64, 1 << 16
@@ -136,3 +138,31 @@ def restore_interrupted(run: str, who: int) -> list[bool]:
     else:
         threading.Event().wait(1.5)
     return restore_some(run, SMALL, ["a"])
+
+
+def save_foreign(run: str) -> None:
+    """Save an array on the devices of process 1, which process 0 knows as well."""
+    mesh = Mesh(np.array(jax.devices()[-1:]), ("x",))
+    ckpt.save({"w": place(make_values(1, 8), mesh, P())}, None, run, step=1)
+
+
+def save_interrupted_after_the_commit(run: str) -> None:
+    """Save; process 0 is interrupted when the record is there already."""
+    commit = _attempt.commit_record
+
+    def interrupted(*arguments: Any, **options: Any) -> None:
+        commit(*arguments, **options)
+        raise KeyboardInterrupt
+
+    mesh = whole_mesh()
+    state = {"w": place(make_values(1, SMALL), mesh, P("x"))}
+    with patch.object(_attempt, "commit_record", interrupted):
+        ckpt.save(state, mesh, run, step=1, barrier_timeout=SECONDS)
+
+
+def save_own_and_plan(run: str) -> list[Any]:
+    """Save what each process has for itself; plan, as two processes and as one."""
+    state = {"own": ckpt.PerProcess(make_values(jax.process_index(), SMALL))}
+    ckpt.save(state, None, run, step=1, barrier_timeout=SECONDS)
+    both = ckpt.plan(run, {"x": 2}, processes=2)
+    return [[p.wanted for p in both.processes], ckpt.plan(run).bytes]

@@ -119,3 +119,33 @@ def test_the_others_learn_of_an_interrupted_restore(
         answers = job.run(f"{ODD}:restore_interrupted", run, who)
         assert answers[who].error == "KeyboardInterrupt"
         assert "KeyboardInterrupt" in answers[1 - who].message
+
+
+def test_an_array_on_another_process_alone_is_refused_by_its_name(
+    server: JobServer, folder: Path
+) -> None:
+    with server.start(Setup(2)) as job:
+        answers = job.run(f"{ODD}:save_foreign", str(folder / "run"))
+        assert [answer.error for answer in answers] == ["Unsupported"] * 2
+        assert all("process 1 alone - at `w`" in answer.message for answer in answers)
+
+
+def test_the_others_do_not_deny_a_commit_that_process_0_was_interrupted_in(
+    server: JobServer, folder: Path
+) -> None:
+    run = folder / "run"
+    with server.start(Setup(2)) as job:
+        answers = job.run(f"{ODD}:save_interrupted_after_the_commit", str(run))
+    assert [answer.status for answer in answers] == ["raised", "returned"]
+    assert answers[0].error == "KeyboardInterrupt"
+    assert ckpt.steps(run) == [1]
+    assert ckpt.verify(run).ok
+
+
+def test_a_plan_gives_what_processes_have_for_themselves_to_each(
+    server: JobServer, folder: Path
+) -> None:
+    with server.start(Setup(2)) as job:
+        answers = job.run(f"{ODD}:save_own_and_plan", str(folder / "run"))
+    own = 64 * 16 * 4
+    assert [answer.value for answer in answers] == [[[own, own], 2 * own]] * 2
