@@ -15,6 +15,7 @@ from ._catalog import Openable, open_path
 from ._exchange import can_move
 from ._per_process import find_owners
 from ._restore import check_options, resolve
+from ._store_options import GivenOptions
 from ._target import Specs, Target, Wishes
 
 _SHOWN = 10
@@ -96,6 +97,7 @@ def plan(
     extra: str = "error",
     strict: bool = False,
     broadcast: bool = True,
+    store_options: GivenOptions | None = None,
 ) -> RestorePlan:
     """Return what `restore` with these arguments would read; reads the manifest alone.
 
@@ -112,7 +114,7 @@ def plan(
         raise ValueError(f"expected at least one process, found {processes}")
     check_options(cast, missing, extra, like, rename)
     laid = None if mesh is None else layouts.mesh_layout(mesh)
-    opened = open_path(path, step)
+    opened = open_path(path, step, store_options)
     wishes = Wishes(mesh, like, specs, cast, strict)
     wanted = resolve(opened.manifest, wishes, select, rename, missing, extra)
     count = processes or _process_count(mesh)

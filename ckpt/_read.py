@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -12,11 +13,11 @@ import numpy as np
 import layouts
 from layouts import Box, CellRead, Chunked, Leaf, LeafRead, ObjectPart, PackRow
 
-from ._catalog import Opened, raise_if_removed
+from ._catalog import Opened, raise_if_removed, read_twice
 from ._codec import decode_chunk
 from ._crc import checksum
 from ._errors import Damaged, LimitExceeded, NotFound
-from ._store import Reader
+from ._store import CutShort, Reader
 from ._write import run_all
 
 Array = np.ndarray[Any, Any]
@@ -110,18 +111,42 @@ def damaged(opened: Opened, leaf: Leaf, name: str, found: str, box: Box) -> Dama
     )
 
 
-def open_object(opened: Opened, leaf: Leaf, name: str, box: Box, size: int) -> Reader:
-    """Open an object whose size is known; Damaged if it is missing or another."""
-    try:
-        reader = opened.store.open(name, size=size)
-    except NotFound:
-        raise_if_removed(opened)
-        raise damaged(opened, leaf, name, "no such object", box) from None
-    if reader.size != size:
-        reader.close()
-        found = f"{reader.size} bytes instead of {size}"
-        raise damaged(opened, leaf, name, found, box)
-    return reader
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """An object of a leaf: what is wrong with it is said of the leaf."""
+
+    opened: Opened
+    leaf: Leaf
+    name: str
+    box: Box
+
+    def refuse(self, found: str) -> Damaged:
+        return damaged(self.opened, self.leaf, self.name, found, self.box)
+
+    @contextmanager
+    def reading(self, size: int, *, exact: bool) -> Generator[Reader]:
+        store = self.opened.store
+        try:
+            with store.open(self.name, size=size, trusted=not exact) as reader:
+                if reader.size != size:
+                    raise self.refuse(f"{reader.size} bytes instead of {size}")
+                yield reader
+        except NotFound:
+            raise_if_removed(self.opened)
+            raise self.refuse("no such object") from None
+        except CutShort:
+            raise self.refuse(f"fewer bytes than {size}") from None
+
+
+def open_object(
+    opened: Opened, leaf: Leaf, name: str, box: Box, size: int, *, exact: bool = False
+) -> AbstractContextManager[Reader]:
+    """Open an object whose size is known; Damaged if it is missing or shorter.
+
+    From a remote store a longer one is taken, too, unless its size must be `exact`:
+    that costs a request.
+    """
+    return _Known(opened, leaf, name, box).reading(size, exact=exact)
 
 
 def object_size(opened: Opened, part: ObjectPart) -> int:
@@ -141,14 +166,31 @@ def _stored_bytes(opened: Opened, part: ObjectPart) -> int:
 
 
 def read_object(
-    opened: Opened, part: ObjectPart, chunks: Sequence[int], lay: Lay
+    opened: Opened,
+    part: ObjectPart,
+    chunks: Sequence[int],
+    lay: Lay,
+    *,
+    exact: bool = False,
 ) -> None:
-    """Read chunks of an object in merged requests, check each, and lay it."""
+    """Read chunks of an object in merged requests, check each, and lay it.
+
+    What a remote store brings damaged is read once more.
+    """
+    read_twice(
+        opened.store, lambda: _read_object(opened, part, chunks, lay, exact=exact)
+    )
+
+
+def _read_object(
+    opened: Opened, part: ObjectPart, chunks: Sequence[int], lay: Lay, *, exact: bool
+) -> None:
     manifest = opened.manifest
     leaf = manifest.leaves[part.leaf]
     box = leaf.cells.box(leaf.cells.coordinates(part.object))
     name = layouts.object_name(manifest, part.leaf, part.object)
-    with open_object(opened, leaf, name, box, object_size(opened, part)) as reader:
+    size = object_size(opened, part)
+    with open_object(opened, leaf, name, box, size, exact=exact) as reader:
         if part.lengths is None:
             source = _read_plain(opened, part, leaf, reader, chunks)
         else:
@@ -230,22 +272,25 @@ def _read_packed(opened: Opened, writer: int, wanted: Wanted) -> None:
         if (row.leaf, row.piece) in wanted:
             chosen.setdefault(row.pack, []).append((row, crc))
 
-    def work(pack: int) -> None:
+    def read_pack(pack: int) -> None:
         name = f"{layouts.pack_name(writer, pack)}/c/0"
         rows = chosen[pack]
         first = opened.manifest.leaves[rows[0][0].leaf]
         box = first.cells.box(first.cells.coordinates(rows[0][0].piece))
         with open_object(opened, first, name, box, sizes[pack]) as reader:
-            for run in _adjacent(rows):
+            for run in adjacent_rows(rows):
                 _read_rows(opened, name, reader, run, wanted)
+
+    def work(pack: int) -> None:
+        read_twice(opened.store, lambda: read_pack(pack))
 
     run_all(work, list(chosen), parallel=opened.store.parallel)
 
 
-def _adjacent(
+def adjacent_rows(
     rows: Sequence[tuple[PackRow, int]],
 ) -> Iterator[list[tuple[PackRow, int]]]:
-    """Yield rows in runs that lie next to each other, each within a request."""
+    """Yield a pack's rows in runs that lie side by side, each within a request."""
     run: list[tuple[PackRow, int]] = []
     end = begin = 0
     for row, crc in rows:
