@@ -22,16 +22,7 @@ from ._catalog import (
     read_record,
 )
 from ._checkpoint import Checkpoint
-from ._commit import (
-    Attempt,
-    Awaited,
-    commit_record,
-    forget_attempt,
-    is_committed,
-    note_attempt,
-    note_awaited,
-    remove_attempt,
-)
+from ._commit import commit_record, is_committed, remove_attempt
 from ._errors import (
     BarrierTimeout,
     CkptError,
@@ -43,6 +34,14 @@ from ._errors import (
     Unsupported,
 )
 from ._job import Job, Post
+from ._notes import (
+    Attempt,
+    Awaited,
+    forget_attempt,
+    identify,
+    note_attempt,
+    note_awaited,
+)
 from ._snapshot import (
     Snapshot,
     complete,
@@ -70,6 +69,7 @@ class _Begun:
 
     attempt: Attempt | None = None
     replaced: tuple[CommitRecord, bytes] | None = None
+    replaces: str | None = None
     opened: Opened | None = None
 
 
@@ -184,14 +184,21 @@ def _note(run: Store, options: Options, begun: _Begun, began: float) -> Attempt:
             "save takes the run's path (the folder that holds steps/)"
         )
     step = options.step
-    known = _steps_of_mirror(options.mirror) if options.mirror else []
+    beside = options.beside
+    if beside is None:
+        known: list[int] = []
+    else:
+        known = _steps_beside(beside.hurried(), run, needed=step is None)
     if step is None:
         step = check_step(max([*committed_steps(run), *known], default=-1) + 1)
     elif step in known and not options.overwrite:
         raise StepExists(
-            f"expected step {step} to be free, found it committed in the mirror of "
-            f"{run.url}: save another step, or pass overwrite=True"
+            f"expected step {step} to be free, found it committed in "
+            f"{beside.url if beside else ''}: save another step, or pass overwrite=True"
         )
+    elif step in known and beside is not None:
+        with contextlib.suppress(CkptError):
+            begun.replaces = read_record(beside.hurried(), step)[0].commit
     begun.replaced = _replaced(run, step, overwrite=options.overwrite)
     attempt = Attempt(step, secrets.token_hex(8), began)
     run.make_folders(["", "steps"])
@@ -200,15 +207,18 @@ def _note(run: Store, options: Options, begun: _Begun, began: float) -> Attempt:
     return attempt
 
 
-def _steps_of_mirror(mirror: Store) -> list[int]:
-    """Return the steps that a mirror has; when it does not answer now, none."""
+def _steps_beside(beside: Store, run: Store, *, needed: bool) -> list[int]:
+    """Return the steps that the other place of a run has; none if it is silent.
+
+    To choose a step they are `needed` where this place has none: it may be a new disk.
+    """
     try:
-        return committed_steps(mirror)
+        return committed_steps(beside)
     except StoreError as error:
-        if error.outcome == "refused":
+        if needed and not committed_steps(run):
             raise
         warnings.warn(
-            f"expected to see the steps of {mirror.url}, found {error} - saved without",
+            f"expected to see the steps of {beside.url}, found {error} - saved without",
             stacklevel=2,
         )
         return []
@@ -292,8 +302,9 @@ def _commit(
             old = replaced[0].commit
             note_attempt(run, Attempt(attempt.step, old, time.time()))
         if options.mirror:
-            awaited = Awaited(attempt.step, attempt.commit, options.overwrite)
-            note_awaited(run, awaited)
+            mirror = identify(options.mirror)
+            owed = Awaited(attempt.step, attempt.commit, mirror, begun.replaces)
+            note_awaited(run, owed)
         record = cast(CommitRecord, cast(Opened, begun.opened).record)
         commit_record(run, record, replaces=replaced[1] if replaced else None)
 

@@ -98,6 +98,7 @@ class Opened:
 
     store: Store
     manifest: Manifest
+    manifest_bytes: int
     digest: str
     record: CommitRecord | None
     run: Store | None
@@ -152,10 +153,9 @@ def raise_if_removed(opened: Opened) -> None:
     """Tell a checkpoint that was pruned or overwritten from a damaged one."""
     if opened.run is None or opened.record is None:
         return
-    name = layouts.record_name(opened.record.step)
     try:
-        same = opened.run.read(name, limit=RECORD_BYTES) == opened.record.encode()
-    except NotFound:
+        same = read_record(opened.run, opened.record.step)[0] == opened.record
+    except (NotFound, Damaged, Untrusted):
         same = False
     if not same:
         raise NotFound(
@@ -301,13 +301,13 @@ def _open_recorded(run: Store, store: Store, record: CommitRecord) -> Opened:
             f"expected step {record.step} of commit {record.commit}, found "
             f"step {manifest.step} of commit {manifest.commit} - in {where}"
         )
-    return Opened(store, manifest, found, record, run)
+    return Opened(store, manifest, len(data), found, record, run)
 
 
 def _open_directory(store: Store) -> Opened:
     data = store.read("manifest.json", limit=_MANIFEST_BYTES)
     manifest = _parse(data, f"{store.url}, manifest.json")
-    return Opened(store, manifest, layouts.digest(data), None, None)
+    return Opened(store, manifest, len(data), layouts.digest(data), None, None)
 
 
 def _parse(data: bytes, where: str) -> Manifest:

@@ -12,10 +12,6 @@ Removing a step runs the other way: note, record, data, note.
 
 from __future__ import annotations
 
-import contextlib
-import time
-from dataclasses import dataclass
-
 import layouts
 from layouts import CommitRecord
 
@@ -23,66 +19,19 @@ from ._catalog import RECORD_BYTES, read_record
 from ._errors import (
     CommitUnknown,
     Damaged,
-    LimitExceeded,
     NotFound,
     StepExists,
     StoreError,
     Untrusted,
 )
+from ._notes import (
+    UNFINISHED,
+    Attempt,
+    find_notes,
+    forget_awaited,
+    note_removal,
+)
 from ._store import Store
-
-_NOTE_BYTES = 4096
-_NOTE = "ckpt-attempt"
-_AWAITED = "ckpt-mirror"
-_UNFINISHED = ".tmp"
-"""What a local store's `create` appends to a name until the object is whole."""
-
-
-@dataclass(frozen=True, slots=True)
-class Attempt:
-    """A directory that is, was or will be written, and when that began."""
-
-    step: int
-    commit: str
-    began: float
-
-    @property
-    def directory(self) -> str:
-        """The attempt's directory, relative to the run."""
-        return layouts.attempt_directory(self.step, self.commit)
-
-
-def note_attempt(run: Store, attempt: Attempt) -> None:
-    """Say, durably, that the attempt's directory may hold something."""
-    name = layouts.attempt_name(attempt.step, attempt.commit)
-    run.create(name, layouts.frame(_NOTE, {"began": attempt.began}))
-
-
-def renew_attempt(run: Store, attempt: Attempt) -> None:
-    """Note an attempt as begun now, whether it is new or goes on: it is no orphan."""
-    name = layouts.attempt_name(attempt.step, attempt.commit)
-    data = layouts.frame(_NOTE, {"began": attempt.began})
-    if not run.create(name, data):
-        with contextlib.suppress(NotFound, LimitExceeded):
-            run.replace(name, data, expected=run.read(name, limit=_NOTE_BYTES))
-
-
-def forget_attempt(run: Store, step: int, commit: str) -> None:
-    """Remove an attempt's note."""
-    run.remove(layouts.attempt_name(step, commit))
-
-
-def find_notes(run: Store) -> list[Attempt]:
-    """Return the attempts that are noted, in order of step.
-
-    A note whose text is torn counts as just begun: it may be a writer's.
-    """
-    found: dict[tuple[int, str], Attempt] = {}
-    for name in run.list("steps"):
-        parsed = layouts.attempt_of_name(name.removesuffix(_UNFINISHED))
-        if parsed is not None:
-            found.setdefault(parsed, Attempt(*parsed, _began(run, name)))
-    return [found[key] for key in sorted(found)]
 
 
 def find_attempts(run: Store) -> list[Attempt]:
@@ -90,54 +39,17 @@ def find_attempts(run: Store) -> list[Attempt]:
     return [a for a in find_notes(run) if not is_committed(run, a.step, a.commit)]
 
 
-@dataclass(frozen=True, slots=True)
-class Awaited:
-    """A commit that a mirror is to have, in the place of another one or not."""
-
-    step: int
-    commit: str
-    overwrite: bool
-
-
-def note_awaited(run: Store, awaited: Awaited) -> None:
-    """Say, durably, that a commit is to be copied to the run's mirror."""
-    name = layouts.mirror_name(awaited.step, awaited.commit)
-    run.create(name, layouts.frame(_AWAITED, {"overwrite": awaited.overwrite}))
-
-
-def forget_awaited(run: Store, step: int, commit: str) -> None:
-    """Say that the mirror has a commit, or that it need not have it."""
-    run.remove(layouts.mirror_name(step, commit))
-
-
-def find_awaited(run: Store) -> list[Awaited]:
-    """Return the commits that are noted for a mirror, in order of step."""
-    found = [(layouts.mirror_of_name(name), name) for name in run.list("steps")]
-    return [
-        Awaited(*parsed, _replaces(run, name))
-        for parsed, name in sorted((p, n) for p, n in found if p is not None)
-    ]
-
-
-def _replaces(run: Store, name: str) -> bool:
-    """Tell what a note says of `overwrite`; no when it is torn."""
-    with contextlib.suppress(NotFound, LimitExceeded, KeyError, TypeError, ValueError):
-        body = layouts.unframe(_AWAITED, run.read(name, limit=_NOTE_BYTES))
-        return body["overwrite"] is True
-    return False
-
-
 def remove_stale_names(run: Store, attempt: Attempt) -> None:
     """Remove what a writer killed just after its commit left beside the record."""
     note = layouts.attempt_name(attempt.step, attempt.commit)
-    run.remove(note + _UNFINISHED)
+    run.remove(note + UNFINISHED)
     run.remove(note)
 
 
 def remove_unfinished_records(run: Store) -> None:
     """Remove records that were never created; a live writer's is behind a lock."""
     for name in run.list("steps"):
-        whole = name.removesuffix(_UNFINISHED)
+        whole = name.removesuffix(UNFINISHED)
         if whole != name and layouts.step_of_record(whole) is not None:
             run.remove(name)
 
@@ -148,20 +60,6 @@ def is_committed(run: Store, step: int, commit: str) -> bool:
         return read_record(run, step)[0].commit == commit
     except NotFound:
         return False
-
-
-def _began(run: Store, name: str) -> float:
-    senseless = (
-        NotFound,
-        LimitExceeded,
-        KeyError,
-        OverflowError,
-        TypeError,
-        ValueError,
-    )
-    with contextlib.suppress(*senseless):
-        return float(layouts.unframe(_NOTE, run.read(name, limit=_NOTE_BYTES))["began"])
-    return time.time()
 
 
 def commit_record(run: Store, record: CommitRecord, *, replaces: bytes | None) -> None:
@@ -217,25 +115,32 @@ def _resolve(run: Store, record: CommitRecord, error: StoreError) -> bool:
 def remove_attempt(run: Store, step: int, commit: str) -> int:
     """Remove an uncommitted attempt's directory and note; return the bytes freed."""
     freed = run.remove_tree(layouts.attempt_directory(step, commit))
-    run.remove(layouts.record_name(step) + _UNFINISHED)
+    run.remove(layouts.record_name(step) + UNFINISHED)
     forget_awaited(run, step, commit)
     note = layouts.attempt_name(step, commit)
-    run.remove(note + _UNFINISHED)
+    run.remove(note + UNFINISHED)
     run.remove(note)
     return freed
 
 
-def remove_step(run: Store, step: int) -> int:
+def remove_step(run: Store, step: int, *, commit: str | None = None) -> int:
     """Remove a committed step, its record first; return the bytes freed.
 
-    A step that was removed or overwritten meanwhile is not this call's to remove: then
-    NotFound, or the newer commit stays.
+    A step that was removed or overwritten meanwhile (with `commit`: is another) is not
+    this call's to remove: then NotFound, or the newer commit stays.
     """
     try:
         record, data = read_record(run, step)
     except (Damaged, Untrusted):
+        if commit is not None:
+            raise
         return _remove_unreadable(run, step)
-    note_attempt(run, Attempt(step, record.commit, 0.0))
+    if commit is not None and record.commit != commit:
+        raise NotFound(
+            f"expected commit {commit} of step {step}, found {record.commit} - in "
+            f"{run.url}: it was overwritten"
+        )
+    note_removal(run, step, record.commit)
     run.remove(layouts.record_name(step), expected=data)
     return remove_attempt(run, step, record.commit)
 
@@ -252,6 +157,6 @@ def _remove_unreadable(run: Store, step: int) -> int:
     found = [layouts.attempt_of_directory(folder) for folder in sorted(folders)]
     mine = [a for a in found if a is not None and a[0] == step and a not in noted]
     for _, commit in mine:
-        note_attempt(run, Attempt(step, commit, 0.0))
+        note_removal(run, step, commit)
     run.remove(name, expected=data)
     return sum(remove_attempt(run, step, commit) for _, commit in mine)

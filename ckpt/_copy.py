@@ -7,12 +7,13 @@ save: noted, written, committed last. One that was broken off goes on where it s
 from __future__ import annotations
 
 import contextlib
+import os
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from threading import Lock
 
-import numpy as np
-
+import layouts
 from layouts import CommitRecord
 
 from ._catalog import (
@@ -26,18 +27,14 @@ from ._catalog import (
     open_path,
     open_step,
     read_record,
+    read_twice,
 )
 from ._checkpoint import Checkpoint
-from ._commit import (
-    Attempt,
-    commit_record,
-    forget_attempt,
-    note_attempt,
-    remove_attempt,
-    renew_attempt,
-)
-from ._errors import CkptError, Damaged, NotFound, StepExists
-from ._objects import StoredObject, list_objects, read_whole
+from ._commit import commit_record, remove_attempt
+from ._errors import CkptError, Damaged, NotFound, StepExists, StoreError
+from ._local_store import LocalStore
+from ._notes import Attempt, forget_attempt, keep_attempt, note_attempt, take_attempt
+from ._objects import StoredObject, list_objects, read_batches
 from ._store import Store
 from ._store_options import GivenOptions
 from ._write import run_all
@@ -46,8 +43,12 @@ from ._written import check_budget
 Progress = Callable[[int, int], None]
 """Takes the bytes that are done and those of all: from any thread, one at a time."""
 
+Allow = Callable[[str], bool]
+"""Tells whether another commit of the step may be replaced."""
+
 _HELD_BYTES = 1 << 30
-"""How many bytes of objects are held at once, unless the caller says less."""
+_HELD_COPIES = 3
+"""How often an object is held while it is sent to a store."""
 
 
 def copy(
@@ -66,12 +67,16 @@ def copy(
     steps (all by default). Every byte is checked as it is read, and each step is
     committed when all of it is there, under the commit and digest that it had. Steps
     that `target` has already are left; what a copy that was killed had written is not
-    sent again. `overwrite` replaces other commits of the same steps. `progress` is
-    called with the bytes done and the bytes of all steps. Returns the checkpoints of
-    `target`, in order of steps.
+    sent again. `overwrite` replaces other commits of the same steps. Returns the
+    checkpoints of `target`, in order of steps; a step that is pruned meanwhile is not
+    among them.
 
-    Local: any number of processes may copy, but each step only one at a time. Raises
-    NotFound, Damaged, StepExists, StoreError, CommitUnknown.
+    `max_host_bytes` bounds how many objects are held at once (by default a GiB of
+    them); one at least is, whole, where it is sent to a store. `progress` is called
+    with the bytes done and the bytes of all steps. Local: one process copies a step at
+    a time; a second one takes it over, and the first raises StoreError.
+
+    Raises NotFound, Damaged, StepExists, StoreError, CommitUnknown.
 
     >>> import jax.numpy as jnp, ckpt
     >>> done = ckpt.save({"w": jnp.ones(3)}, None, "memory://doc-copy/a", step=7)
@@ -82,88 +87,110 @@ def copy(
     """
     check_budget(max_host_bytes)
     run = locate(target, store_options)
-    chosen = _choose(source, step, store_options)
-    if chosen[0].run is not None and chosen[0].run.url == run.url:
-        raise ValueError(f"expected two runs, found {run.url} twice")
     if is_checkpoint(run):
         raise ValueError(
             f"expected the path of a run to copy into, found a checkpoint - at "
             f"{run.url}: give the folder that holds steps/"
         )
-    count = Counter(progress, sum(stored_bytes(opened) for opened in chosen))
+    found = _find_steps(source, step, store_options)
+    total = sum(count_bytes(opened) for opened in found()) if progress else 0
+    count = count_up(progress, total)
+    allow: Allow = lambda _: overwrite  # noqa: E731
     return tuple(
         Checkpoint(
             copy_opened(
-                opened,
-                run,
-                overwrite=overwrite,
-                max_host_bytes=max_host_bytes,
-                count=count,
+                opened, run, allow=allow, max_host_bytes=max_host_bytes, count=count
             )
         )
-        for opened in chosen
+        for opened in found()
     )
 
 
-def _choose(
+def _find_steps(
     source: Openable, step: int | None, options: GivenOptions | None
-) -> list[Opened]:
+) -> Callable[[], Iterator[Opened]]:
+    """Return what opens the checkpoints to copy, one after another."""
     if step is None and not is_handle(source):
         run = locate(source, options)
         if steps := committed_steps(run):
-            return [open_step(run, step) for step in steps]
-    return [open_path(source, step, options)]
+            return partial(_open_all, run, steps)
+    opened = open_path(source, step, options)
+    return lambda: iter([opened])
 
 
-def stored_bytes(opened: Opened) -> int:
+def _open_all(run: Store, steps: Sequence[int]) -> Iterator[Opened]:
+    for step in steps:
+        with contextlib.suppress(NotFound):
+            yield open_step(run, step)
+
+
+def count_bytes(opened: Opened) -> int:
     """Return the bytes of all objects of a checkpoint."""
     return sum(stored.size for stored in list_objects(opened))
 
 
-class Counter:
-    """Counts bytes for the caller's `progress`."""
+def count_up(progress: Progress | None, total: int) -> Callable[[int], None]:
+    """Return what takes the bytes of one more object, and tells `progress`."""
+    lock = Lock()
+    done = 0
 
-    def __init__(self, progress: Progress | None, total: int) -> None:
-        self._progress = progress
-        self._total = total
-        self._done = 0
-        self._lock = Lock()
+    def add(size: int) -> None:
+        nonlocal done
+        if progress is not None:
+            with lock:
+                done += size
+                progress(done, total)
 
-    def add(self, size: int) -> None:
-        """Say that so many more bytes are done."""
-        with self._lock:
-            self._done += size
-            if self._progress is not None:
-                self._progress(self._done, self._total)
+    return add
+
+
+def is_same_place(one: Store, other: Store) -> bool:
+    """Tell whether two stores are the same folder, by whatever names."""
+    if one.url == other.url:
+        return True
+    if isinstance(one, LocalStore) and isinstance(other, LocalStore):
+        with contextlib.suppress(OSError):
+            return os.path.samefile(one.url, other.url)
+    return False
 
 
 def copy_opened(
     opened: Opened,
     run: Store,
     *,
-    overwrite: bool = False,
+    allow: Allow,
+    count: Callable[[int], None],
     max_host_bytes: int | None = None,
-    count: Counter | None = None,
 ) -> Opened:
-    """Copy one checkpoint into a run and return the copy."""
-    count = count or Counter(None, 0)
+    """Copy one checkpoint into a run and return the copy.
+
+    StepExists when the run has another commit of the step that `allow` does not name.
+    """
     step, commit = opened.manifest.step, opened.manifest.commit
+    attempt = Attempt(step, commit, time.time())
+    store = run.child(attempt.directory)
+    if is_same_place(opened.store, store):
+        raise ValueError(f"expected another run to copy into, found {run.url} itself")
     objects = list(list_objects(opened))
     replaced = _find_replaced(run, step)
     if replaced is not None:
         if replaced[0].commit == commit:
-            count.add(sum(stored.size for stored in objects))
+            # Whoever made this copy may have been killed just after its commit.
+            forget_attempt(run, step, commit)
+            count(sum(stored.size for stored in objects))
             return open_step(run, step)
-        if not overwrite:
+        if not allow(replaced[0].commit):
             raise StepExists(
                 f"expected step {step} to be free, found another commit of it - in "
                 f"{run.url}: copy another step, or pass overwrite=True"
             )
-    attempt = Attempt(step, commit, time.time())
     run.make_folders(["", "steps"])
-    renew_attempt(run, attempt)
-    _transfer(opened, run.child(attempt.directory), objects, max_host_bytes, count)
-    record = CommitRecord(step, commit, objects[-1].size, opened.digest)
+    note = take_attempt(run, attempt)
+    _transfer(opened, store, objects, max_host_bytes, count)
+    # Had `prune` found this old and begun to remove it, the note would tell.
+    keep_attempt(run, attempt, note)
+    _check_all_there(store, objects)
+    record = CommitRecord(step, commit, opened.manifest_bytes, opened.digest)
     if replaced is not None:
         note_attempt(run, Attempt(step, replaced[0].commit, time.time()))
     commit_record(run, record, replaces=replaced[1] if replaced else None)
@@ -186,26 +213,28 @@ def _transfer(
     store: Store,
     objects: Sequence[StoredObject],
     max_host_bytes: int | None,
-    count: Counter,
+    count: Callable[[int], None],
 ) -> None:
     """Write all objects that are not there yet, each after those that it describes."""
     folders = _folders(objects)
     store.make_folders(folders)
     there = frozenset(store.list(""))
-    largest = max(stored.size for stored in objects)
-    # An object is held as it is read, and once more while it is sent.
-    held = (max_host_bytes or _HELD_BYTES) // (2 * largest or 1)
-    parallel = max(1, min(opened.store.parallel, store.parallel, held))
+    parallel = store.parallel
     if opened.store.is_remote or store.is_remote:
-        parallel = max(1, min(max(opened.store.parallel, store.parallel), held))
+        largest = max(stored.size for stored in objects)
+        held = (max_host_bytes or _HELD_BYTES) // (_HELD_COPIES * largest or 1)
+        parallel = max(1, min(max(parallel, opened.store.parallel), held))
+
+    def send(stored: StoredObject) -> None:
+        with store.write(stored.name, size=stored.size) as out:
+            for batch in read_batches(opened, opened.store, stored):
+                out.write([batch])
+            out.close()
 
     def work(stored: StoredObject) -> None:
-        if stored.name not in there or not _is_whole(store, stored):
-            data = read_whole(opened, stored)
-            with store.write(stored.name, size=stored.size) as out:
-                out.write([data])
-                out.close()
-        count.add(stored.size)
+        if stored.name not in there or not _is_whole(opened, store, stored):
+            read_twice(opened.store, lambda: send(stored))
+        count(stored.size)
 
     documents = opened.manifest.processes + 1
     first, parts = objects[:-documents], objects[-documents:-1]
@@ -215,31 +244,38 @@ def _transfer(
         store.sync_folders(folders)
 
 
-def _is_whole(store: Store, stored: StoredObject) -> bool:
-    """Tell whether an object is there already; a torn or damaged one is removed.
+def _is_whole(opened: Opened, store: Store, stored: StoredObject) -> bool:
+    """Tell whether an object is there already; another one in its place is removed.
 
-    A remote store makes objects whole or not at all.
+    A remote store makes objects whole or not at all, so that its size tells; a local
+    one, which may be torn, is read and made durable.
     """
-    if store.is_remote:
-        return True
     try:
-        if store.size(stored.name) == stored.size:
-            with store.open(stored.name, size=stored.size) as reader:
-                data = bytearray(stored.size)
-                reader.read_into(0, data)
-                stored.check(np.frombuffer(data, np.uint8))
-                reader.sync()
-            return True
-    except Damaged:
+        with store.open(stored.name, size=stored.size) as reader:
+            if reader.size == stored.size:
+                if not store.is_remote:
+                    for _ in read_batches(opened, store, stored):
+                        pass
+                    reader.sync()
+                return True
+    except (Damaged, NotFound):
         pass
     store.remove(stored.name)
     return False
+
+
+def _check_all_there(store: Store, objects: Iterable[StoredObject]) -> None:
+    missing = {stored.name for stored in objects}.difference(store.list(""))
+    if missing:
+        raise StoreError(
+            f"expected all objects of a copy, found no {min(missing)} any more - in "
+            f"{store.url}: nothing was committed; copy again"
+        )
 
 
 def _folders(objects: Iterable[StoredObject]) -> list[str]:
     """Return the folders of objects, each after those it lies in, and the outermost."""
     found = {""}
     for stored in objects:
-        segments = stored.name.split("/")[:-1]
-        found |= {"/".join(segments[:n]) for n in range(1, len(segments) + 1)}
+        found.update(layouts.parents(stored.name))
     return sorted(found)

@@ -1,7 +1,8 @@
 """Bringing the committed steps of a run to its mirror, and keeping few of them here.
 
 A commit that is to be copied is noted in `steps/` before it is made, so a drain that
-was killed goes on in any later process; `prune` leaves such a step alone.
+was killed goes on in any later process, and `prune` leaves such a step alone. When the
+mirror has it the note says so: then, and only then, a drain may remove it here.
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ import warnings
 from functools import partial
 
 from ._catalog import PathLike, committed_steps, locate, open_step, read_record
-from ._commit import find_awaited, forget_awaited, is_committed, remove_step
-from ._copy import Counter, Progress, copy_opened, stored_bytes
+from ._commit import remove_step
+from ._copy import Progress, copy_opened, count_bytes, count_up, is_same_place
 from ._errors import (
     CkptError,
     Damaged,
@@ -21,11 +22,14 @@ from ._errors import (
     StepExists,
     Untrusted,
 )
-from ._pending import submit, take_failure, wait_for_room
+from ._job import joined
+from ._notes import Awaited, find_awaited, finish_awaited, identify
+from ._pending import submit, take_failure, wait_until_idle
 from ._store import Store
 from ._store_options import GivenOptions
 
 KEEP_LOCAL = 2
+_JOB_SECONDS = 24 * 3600.0
 
 
 def drain(
@@ -35,16 +39,20 @@ def drain(
     keep_local: int = KEEP_LOCAL,
     max_host_bytes: int | None = None,
     progress: Progress | None = None,
+    barrier_timeout: float = _JOB_SECONDS,
     store_options: GivenOptions | None = None,
 ) -> list[int]:
     """Copy to the mirror what saves with `mirror=` have left to copy; return the steps.
 
-    Waits for what this process drains in the background, then does the rest, oldest
-    first. Steps that the mirror has are then removed from `path`, but for the newest
+    Waits for the saves and drains of this process, then does the rest, oldest first.
+    Steps that the mirror has got are then removed from `path`, but for the newest
     `keep_local`. Call it before a job ends, to know that the mirror has all; else the
-    next save with `mirror=` goes on. `progress` is called with bytes done and all.
+    next save with `mirror=` goes on. `progress` is called with the bytes done and all
+    bytes of one step after another. In a job of several processes all call it: process
+    0 copies, the others wait for it, at most `barrier_timeout` seconds.
 
-    Raises Damaged, StoreError, StepExists (another commit is there), CommitUnknown.
+    A step that cannot be copied keeps no other from it, and is raised at the end:
+    Damaged, StepExists (another commit is there), CommitUnknown; StoreError at once.
 
     >>> import jax.numpy as jnp, ckpt
     >>> near, far = "memory://doc-drain/near", "memory://doc-drain/far"
@@ -53,24 +61,40 @@ def drain(
     >>> ckpt.steps(far)
     [0]
     """
-    check_keep(keep_local)
-    run, far = locate(path, store_options), locate(mirror, store_options)
-    take_failure(_queue_name(run, far), what="drain")
-    with contextlib.suppress(CkptError):
-        wait_for_room(_queue_name(run, far), 0, what="drain")
-    return drain_run(
-        run,
-        far,
-        keep_local=keep_local,
-        max_host_bytes=max_host_bytes,
-        progress=progress,
-    )
+    with joined(barrier_timeout) as job:
+        with job.refusing("begin"):
+            check_keep(keep_local)
+            run, far = locate(path, store_options), locate(mirror, store_options)
+            refuse_same_place(run, far)
+            wait_until_idle(run.url, what="save")
+            if not committed_steps(run):
+                raise NotFound(f"expected a run with steps, found none - in {run.url}")
+
+        def decide(_: object) -> list[int]:
+            wait_until_idle(_queue_name(run, far), what="drain")
+            take_failure(_queue_name(run, far), what="drain")
+            return drain_run(
+                run,
+                far,
+                keep_local=keep_local,
+                max_host_bytes=max_host_bytes,
+                progress=progress,
+            )
+
+        call = f"drain({run.url}, {far.url})"
+        return job.begin(lambda: {"call": call}, decide=decide)
 
 
 def check_keep(keep_local: int) -> None:
     """Refuse to keep nothing at all."""
     if keep_local < 1:
         raise ValueError(f"expected keep_local of at least 1, found {keep_local}")
+
+
+def refuse_same_place(run: Store, mirror: Store) -> None:
+    """Refuse a mirror that is the run itself: to remove steps there loses them."""
+    if is_same_place(run, mirror):
+        raise ValueError(f"expected mirror= to be another run, found {run.url} twice")
 
 
 def drain_run(
@@ -81,47 +105,63 @@ def drain_run(
     max_host_bytes: int | None = None,
     progress: Progress | None = None,
 ) -> list[int]:
-    """Copy what is noted, oldest first, then remove what need not be kept here.
-
-    A step that cannot be copied keeps no other from it; it is raised at the end.
-    """
+    """Copy what is noted, oldest first, then remove what need not be kept here."""
+    refuse_same_place(run, mirror)
     copied: list[int] = []
     failed: list[CkptError] = []
     for awaited in find_awaited(run):
+        if awaited.done or awaited.mirror != identify(mirror):
+            continue
         try:
-            opened = open_step(run, awaited.step)
-            if opened.manifest.commit != awaited.commit:
-                continue
-            copy_opened(
-                opened,
-                mirror,
-                overwrite=awaited.overwrite,
-                max_host_bytes=max_host_bytes,
-                count=Counter(progress, stored_bytes(opened) if progress else 0),
-            )
-        except NotFound:
-            continue  # pruned or overwritten
+            if _copy_awaited(run, mirror, awaited, max_host_bytes, progress):
+                copied.append(awaited.step)
         except (Damaged, LimitExceeded, StepExists, Untrusted) as error:
             failed.append(error)
-            continue
-        forget_awaited(run, awaited.step, awaited.commit)
-        copied.append(awaited.step)
     remove_mirrored(run, mirror, keep=keep_local)
     if failed:
         raise failed[0]
     return copied
 
 
+def _copy_awaited(
+    run: Store,
+    mirror: Store,
+    awaited: Awaited,
+    max_host_bytes: int | None,
+    progress: Progress | None,
+) -> bool:
+    """Copy one commit; False when it was pruned or overwritten."""
+    try:
+        opened = open_step(run, awaited.step)
+        if opened.manifest.commit != awaited.commit:
+            return False
+        copy_opened(
+            opened,
+            mirror,
+            allow=lambda commit: commit == awaited.replaces,
+            max_host_bytes=max_host_bytes,
+            count=count_up(progress, count_bytes(opened) if progress else 0),
+        )
+    except NotFound:
+        return False
+    finish_awaited(run, awaited)
+    return True
+
+
 def remove_mirrored(run: Store, mirror: Store, *, keep: int) -> list[int]:
-    """Remove the steps that the mirror has, but for the newest `keep` of all."""
+    """Remove the steps that the mirror has got, but for the newest `keep` of all."""
+    got = {
+        awaited.step: awaited.commit
+        for awaited in find_awaited(run)
+        if awaited.done and awaited.mirror == identify(mirror)
+    }
     steps = committed_steps(run)
     removed: list[int] = []
     for step in steps[: max(len(steps) - keep, 0)]:
-        # Another process may remove it, too.
-        with contextlib.suppress(NotFound):
-            commit = read_record(run, step)[0].commit
-            if is_committed(mirror, step, commit):
-                remove_step(run, step)
+        # Another process may remove or overwrite it, too. A damaged record stays.
+        with contextlib.suppress(NotFound, Damaged, Untrusted):
+            if step in got and read_record(run, step)[0].commit == got[step]:
+                remove_step(run, step, commit=got[step])
                 removed.append(step)
     return removed
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from typing import Any
 
 from ._errors import BarrierTimeout, CkptError, StoreError
@@ -11,8 +12,8 @@ Post = dict[str, Any]
 
 _KINDS = {
     kind.__name__: kind
-    for parent in (CkptError, *CkptError.__subclasses__())
-    for kind in parent.__subclasses__()
+    for kind in CkptError.__subclasses__()
+    if kind.__module__ == CkptError.__module__
 }
 
 
@@ -26,6 +27,14 @@ def describe_failure(process: int, error: BaseException) -> Post:
         "message": str(error) if known else f"{kind}: {error}",
         "outcome": getattr(error, "outcome", "failed"),
     }
+
+
+def forget_frames(error: BaseException) -> None:
+    """Drop the local values of an error's frames and of those that led to it."""
+    found: BaseException | None = error
+    while found is not None:
+        traceback.clear_frames(found.__traceback__)
+        found = found.__cause__ or found.__context__
 
 
 def rebuild_failure(failed: Post) -> CkptError:

@@ -28,7 +28,7 @@ from typing import Any, TypeVar, cast
 import jax
 from jax._src import distributed
 
-from ._errors import BarrierTimeout, CkptError, Unsupported
+from ._errors import BarrierTimeout, Unsupported
 from ._failure import Post as Post, describe_failure, rebuild_failure
 from ._service import RpcError, SilentError, call as call_service, polls, request
 
@@ -135,7 +135,7 @@ class Job:
             yield
         except BaseException as error:
             verdict = self._refuse(name, error)
-            if verdict and "kind" in verdict and isinstance(error, CkptError):
+            if verdict and "kind" in verdict and isinstance(error, Exception):
                 raise rebuild_failure(verdict) from error
             raise
 

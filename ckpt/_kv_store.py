@@ -1,21 +1,13 @@
-"""Objects in S3, GCS or memory, through TensorStore's key-value stores.
-
-A specification is built here from the caller's checked URL and checked names alone.
-TensorStore itself waits for ever on a connection that stalls, so
-TENSORSTORE_CURL_LOW_SPEED_TIME_SECONDS and _LIMIT_BYTES are set, unless they are set
-already, before the first remote store is opened.
-"""
+"""Objects in S3, GCS or memory, through TensorStore's key-value stores."""
 
 from __future__ import annotations
 
 import contextlib
-import os
-import re
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import tensorstore as ts
 
@@ -25,7 +17,6 @@ from ._errors import LimitExceeded, NotFound, Outcome, StoreError
 from ._kv_object import KvReader, KvWriter
 from ._request import PastEnd, wait
 from ._store import check_name, check_prefix
-from ._store_options import StoreOptions, s3_settings
 
 _T = TypeVar("_T")
 
@@ -41,40 +32,10 @@ _NEAR = 1 << 20
 _PAUSE_SECONDS = 0.2
 """Before a write is tried again that TensorStore has given up."""
 
-_BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,220}[A-Za-z0-9]")
+_HURRY_SECONDS = 10.0
 
-
-def open_kv_store(
-    scheme: str, rest: str, *, options: StoreOptions, context: ts.Context | None
-) -> KvStore:
-    """Return the store at `scheme://rest`; ValueError when that is no clean URL."""
-    bucket, _, prefix = rest.partition("/")
-    segments = prefix.rstrip("/").split("/") if prefix else []
-    # The text is not shown: it may hold a signature or a password.
-    if not _BUCKET.fullmatch(bucket) and not (scheme == "memory" and bucket):
-        raise ValueError(f"Expected {scheme}://name/prefix, found no valid name.")
-    if re.search(r"[?#@\x00-\x1f\x7f]", rest) or {"", ".", ".."} & set(segments):
-        raise ValueError(
-            f"Expected {scheme}://name/prefix without ?, #, @ and control characters, "
-            "and without empty and dot segments."
-        )
-    url = "/".join([f"{scheme}://{bucket}", *segments])
-    if scheme == "memory":
-        spec: dict[str, Any] = {"driver": "memory"}
-        spec |= {"path": _folder([bucket, *segments])}
-        kv = wait(ts.KvStore.open(spec, context=_memory_context()), where=url)
-        return KvStore(kv, url, parallel=2, timeout=options.timeout)
-    for name, value in (("TIME_SECONDS", "30"), ("LIMIT_BYTES", "1")):
-        os.environ.setdefault(f"TENSORSTORE_CURL_LOW_SPEED_{name}", value)
-    limit = {"limit": options.concurrency}
-    context = context or ts.Context(
-        {"s3_request_concurrency": limit, "gcs_request_concurrency": limit}
-    )
-    spec = {"driver": "gcs", "bucket": bucket, "path": _folder(segments)}
-    if scheme == "s3":
-        spec |= {"driver": "s3", **s3_settings(options)}
-    kv = wait(ts.KvStore.open(spec, context=context), where=url)
-    return KvStore(kv, url, parallel=options.concurrency, timeout=options.timeout)
+_NEVER = b"\0\1" + bytes(7)
+"""A generation of GCS that no object has: they are microseconds since 1970."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +63,9 @@ class KvStore:
     @property
     def is_remote(self) -> bool:
         return not self.base.startswith("memory://")
+
+    def hurried(self) -> KvStore:
+        return replace(self, timeout=min(self.timeout, _HURRY_SECONDS))
 
     def read(self, name: str, *, limit: int, size: int | None = None) -> bytes:
         if size is not None and size <= limit:
@@ -168,9 +132,22 @@ class KvStore:
         skipped = len(self.within) + 1 if self.within else 0
         keys = self._wait(self.kv.list(span), prefix)
         if not keys and self.base.startswith("gs://"):
-            # TensorStore takes a listing that GCS refused for an empty one.
-            self._wait(self._ask(f"{prefix}/0" if prefix else "0", 0), prefix)
+            self._check_bucket(f"{prefix}/0" if prefix else "0")
         return sorted(key.decode(errors="surrogateescape")[skipped:] for key in keys)
+
+    def _check_bucket(self, name: str) -> None:
+        """Raise for a listing that GCS refused: TensorStore takes it for an empty one.
+
+        A read tells of credentials. Of the bucket only a write tells, one that cannot
+        take place; who may only read is refused here, but not without a bucket.
+        """
+        self._wait(self._ask(name, 0), name)
+        try:
+            sent = self.kv.write(self._key(name), b"", if_equal=_NEVER)
+            self._wait(sent, name)
+        except StoreError as error:
+            if "no such bucket" in str(error):
+                raise
 
     def size(self, name: str) -> int | None:
         return self._sizes([check_name(name)])[0]
@@ -366,16 +343,6 @@ class KvStore:
             "Expected the store to tell an object's size, found that it does not - at "
             f"{self._where(name)}. Read this checkpoint through another copy."
         )
-
-
-def _folder(segments: Sequence[str]) -> str:
-    return "".join(f"{segment}/" for segment in segments)
-
-
-@cache
-def _memory_context() -> ts.Context:
-    # One for the process: each other context would be a memory of its own.
-    return ts.Context()
 
 
 @cache

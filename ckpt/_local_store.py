@@ -69,6 +69,9 @@ class LocalStore:
     def is_remote(self) -> bool:
         return False
 
+    def hurried(self) -> LocalStore:
+        return self
+
     def read(self, name: str, *, limit: int, size: int | None = None) -> bytes:
         with self.open(name) as reader:
             if reader.size > limit:

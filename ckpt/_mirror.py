@@ -6,9 +6,11 @@ many. Both hold the same commits, so that a step is the same wherever it is read
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import warnings
 from dataclasses import dataclass, replace
+from typing import Any
 
 from ._attempt import save_snapshot
 from ._catalog import (
@@ -22,11 +24,14 @@ from ._catalog import (
     locate,
     open_path,
     open_step,
+    read_record,
 )
 from ._checkpoint import Checkpoint
+from ._commit import remove_step
 from ._drain import remove_mirrored, start_drain, warn_of_failed_drain
 from ._errors import CkptError, Damaged, NotFound, StoreError, Untrusted
 from ._job import Job
+from ._notes import forget_awaited
 from ._snapshot import Snapshot
 from ._store import Store
 from ._store_options import GivenOptions
@@ -41,20 +46,22 @@ UNUSABLE = (Damaged, NotFound, StoreError, Untrusted)
 def save_here(job: Job, run: Store, snapshot: Snapshot, options: Options) -> Checkpoint:
     """Save a step; with a mirror, note that it is to be copied, and begin to copy.
 
-    When the disk is full, steps that the mirror has are removed here and the save is
-    tried again; when that is not enough, the step goes to the mirror at once.
+    When the disk is full, steps that the mirror has got are removed here, but for the
+    newest, and the save is tried again; when that is not enough, the step goes to the
+    mirror at once.
     """
     mirror = options.mirror
     if mirror is None:
         return save_snapshot(job, run, snapshot, options)
-    if job.process == 0:
-        warn_of_failed_drain(run, mirror)
     try:
-        done = save_snapshot(job, run, snapshot, options)
-    except StoreError as error:
-        if error.outcome != "full":
-            raise
-        done = _save_when_full(job, run, snapshot, options, mirror)
+        if job.process == 0:
+            warn_of_failed_drain(run, mirror)
+        done = _save_near(job, run, snapshot, options, mirror)
+    except BaseException as error:
+        # Those that go on, as the disk is full for them, need not wait for this one.
+        for attempt in (1, 2):
+            replace(job, attempt=attempt).withdraw(["room", "begin"], error)
+        raise
     if job.process == 0:
         start_drain(
             run,
@@ -65,33 +72,60 @@ def save_here(job: Job, run: Store, snapshot: Snapshot, options: Options) -> Che
     return done
 
 
-def _save_when_full(
+def _save_near(
     job: Job, run: Store, snapshot: Snapshot, options: Options, mirror: Store
 ) -> Checkpoint:
-    again = replace(job, attempt=1)
-    removed: list[int] = []
-    # All processes come here: the first of them to fail said so to the others.
-    with again.refusing("begin"):
-        if job.process == 0:
-            removed = remove_mirrored(run, mirror, keep=0)
-            warnings.warn(
-                f"expected room for a step, found none - in {run.url}: removed steps "
-                f"{removed}, which {mirror.url} has, and save again",
-                stacklevel=5,
-            )
     try:
-        return save_snapshot(again, run, snapshot, options)
+        return save_snapshot(job, run, snapshot, options)
     except StoreError as error:
         if error.outcome != "full":
             raise
+    again = replace(job, attempt=1)
+    removed = again.agree(
+        "room", dict[str, Any], decide=lambda _: _make_room(run, mirror)
+    )
+    if removed:
+        try:
+            return save_snapshot(again, run, snapshot, options)
+        except StoreError as error:
+            if error.outcome != "full":
+                raise
+    straight = replace(options, mirror=None, beside=run)
+    done = save_snapshot(replace(job, attempt=2), mirror, snapshot, straight)
     if job.process == 0:
         warnings.warn(
-            f"expected room for a step, found none - in {run.url}: save it to "
-            f"{mirror.url} at once",
+            f"expected room for step {done.step}, found none - in {run.url}: it was "
+            f"saved to {mirror.url} at once",
             stacklevel=5,
         )
-    straight = replace(options, mirror=None)
-    return save_snapshot(replace(job, attempt=2), mirror, snapshot, straight)
+        _remove_replaced(run, done)
+    return done
+
+
+def _make_room(run: Store, mirror: Store) -> list[int]:
+    try:
+        removed = remove_mirrored(run, mirror, keep=1)
+    except StoreError as error:
+        if error.outcome != "full":
+            raise
+        # To remove a step is noted first: so full is the disk.
+        removed = []
+    if removed:
+        warnings.warn(
+            f"expected room for a step, found none - in {run.url}: steps {removed}, "
+            f"which {mirror.url} has, were removed",
+            stacklevel=7,
+        )
+    return removed
+
+
+def _remove_replaced(run: Store, done: Checkpoint) -> None:
+    """Remove the near commit of a step that the mirror has a newer one of."""
+    with contextlib.suppress(CkptError):
+        commit = read_record(run, done.step)[0].commit
+        if commit != done.manifest.commit:
+            forget_awaited(run, done.step, commit)
+            remove_step(run, done.step, commit=commit)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +162,7 @@ class Places:
                 f"expected the path of a run with mirror=, found a checkpoint - at "
                 f"{near.url}: leave mirror= out"
             )
-        here, there = committed_steps(near), _steps_of_mirror(far, near)
+        here, there = _steps_of_both(near, far)
         step = max([*here, *there], default=None) if step is None else check_step(step)
         if step is None:
             raise NotFound(
@@ -140,7 +174,7 @@ class Places:
             except UNUSABLE as error:
                 if step not in there:
                     raise
-                warn_of_other_place(step, error, far)
+                _warn_of_other_place(step, error, far)
         return _say(open_step(far, step)), True
 
     def open_at(self, *, in_mirror: bool, step: int | None) -> Opened:
@@ -149,39 +183,43 @@ class Places:
             return open_path(self.mirror, step, self.options)
         return open_path(self.path, step, self.options)
 
-    def find_other(self, opened: Opened, error: CkptError) -> Opened | None:
-        """Return the same commit in the mirror, when it cannot be read nearby."""
-        if self.mirror is None or opened.record is None:
-            return None
-        far = self._far()
-        if opened.run is not None and opened.run.url == far.url:
+    def open_other(self, step: int | None, digest: str) -> Opened | None:
+        """Return the same commit in the mirror, None if it does not have it."""
+        if self.mirror is None or step is None:
             return None
         try:
-            other = open_step(far, opened.record.step)
+            other = open_step(self._far(), step)
         except UNUSABLE:
             return None
-        if other.digest != opened.digest:
-            return None
-        warn_of_other_place(opened.record.step, error, far)
-        return _say(other)
+        return other if other.digest == digest else None
+
+    def warn_of_mirror(self, step: int, error: CkptError) -> None:
+        """Say that a step is read from the mirror, and why."""
+        _warn_of_other_place(step, error, self._far())
 
 
-def _steps_of_mirror(far: Store, near: Store) -> list[int]:
-    try:
-        return committed_steps(far)
-    except StoreError as error:
-        if error.outcome == "refused" or not committed_steps(near):
-            raise
+def _steps_of_both(near: Store, far: Store) -> tuple[list[int], list[int]]:
+    """Return the steps of both places; those of one when only it answers."""
+    found: list[list[int]] = []
+    failed: list[StoreError] = []
+    for store in (near, far):
+        try:
+            found.append(committed_steps(store))
+        except StoreError as error:
+            found.append([])
+            failed.append(error)
+    if failed and not any(found):
+        raise failed[0]
+    for error in failed:
         warnings.warn(
-            f"expected to see the steps of {far.url}, found {error} - only those of "
-            f"{near.url} are looked at",
-            stacklevel=4,
+            f"expected to see the steps of two places, found one silent ({error}) - "
+            "only the other is looked at",
+            stacklevel=5,
         )
-        return []
+    return found[0], found[1]
 
 
-def warn_of_other_place(step: int, error: CkptError, far: Store) -> None:
-    """Say that a step is read from the mirror, and why."""
+def _warn_of_other_place(step: int, error: CkptError, far: Store) -> None:
     warnings.warn(
         f"expected to read step {step} nearby, found {type(error).__name__}: {error} - "
         f"it is read from {far.url}",

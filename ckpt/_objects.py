@@ -1,32 +1,39 @@
-"""The objects of a checkpoint as they are stored, each with the check of its bytes."""
+"""The objects of a checkpoint as they are stored, and what their bytes must be."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
 
 import layouts
-from layouts import Chunked, FileEntry, ObjectPart, PackRow
+from layouts import Chunked, ObjectPart, PackRow
 
-from ._catalog import Opened, raise_if_removed, read_twice
+from ._catalog import Opened, raise_if_removed
 from ._crc import checksum
-from ._errors import Damaged, LimitExceeded, NotFound
-from ._read import damaged, empty_aligned, object_size
-from ._store import CutShort
+from ._errors import Damaged, NotFound
+from ._read import empty_aligned, object_size
+from ._store import CutShort, Reader, Store
 
 Bytes = np.ndarray[Any, Any]
+
+Segment = tuple[int, int | str]
+"""How many bytes come next in an object, and their CRC-32C, or SHA-256 as text."""
+
+_BATCH_BYTES = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class StoredObject:
-    """One object: its name, its size, and what raises Damaged for other bytes."""
+    """One object: its name, its size, the leaf it holds, and its bytes in segments."""
 
     name: str
     size: int
-    check: Callable[[Bytes], None]
+    segments: Callable[[], Iterable[Segment]]
+    leaf: int | None = None
 
 
 def list_objects(opened: Opened) -> Iterator[StoredObject]:
@@ -43,82 +50,99 @@ def list_objects(opened: Opened) -> Iterator[StoredObject]:
         for row, crc in zip(part.rows, part.row_crcs.tolist(), strict=True):
             packs.setdefault(row.pack, []).append((row, crc))
         for pack, rows in packs.items():
-            yield _list_pack(opened, process, pack, rows)
+            yield _list_pack(process, pack, rows)
         for entry in part.files:
-            yield _list_file(opened, entry)
+            yield _list_whole(entry.name, entry.bytes, entry.crc)
     for process, ref in enumerate(manifest.parts):
-        name = layouts.part_name(process)
-        yield _list_document(opened, name, ref.bytes, ref.sha256)
-    yield _list_document(
-        opened, "manifest.json", _manifest_bytes(opened), opened.digest
-    )
+        yield _list_whole(layouts.part_name(process), ref.bytes, ref.sha256)
+    yield _list_whole("manifest.json", opened.manifest_bytes, opened.digest)
 
 
-def read_whole(opened: Opened, stored: StoredObject) -> Bytes:
-    """Read an object and check it; Damaged when it is missing or another.
+def _list_whole(name: str, size: int, check: int | str) -> StoredObject:
+    return StoredObject(name, size, lambda: [(size, check)])
 
-    LimitExceeded when there is no memory for it.
+
+def read_batches(
+    opened: Opened, store: Store, stored: StoredObject
+) -> Generator[Bytes]:
+    """Yield an object's bytes from front to back, each batch checked before.
+
+    `store` is where it is read: the checkpoint's own, or a copy's. Damaged when it is
+    missing, longer or shorter, or another; a batch is valid until the next.
     """
-    return read_twice(opened.store, lambda: _read_whole(opened, stored))
+    with _reading(opened, store, stored) as reader:
+        room = np.empty(0, np.uint8)
+        at = 0
+        for batch in _batches(stored.segments()):
+            size = sum(length for length, _ in batch)
+            if size > len(room):
+                room = empty_aligned((size,), np.dtype(np.uint8))
+            data = room[:size]
+            reader.read_into(at, data)
+            first = 0
+            for length, crc in batch:
+                if not _is_right(data[first : first + length], crc):
+                    raise _other(opened, store, stored, f"others at {at + first:,}")
+                first += length
+            at += size
+            yield data
 
 
-def _read_whole(opened: Opened, stored: StoredObject) -> Bytes:
-    store = opened.store
-    data = empty_aligned((stored.size,), np.dtype(np.uint8))
+def _is_right(data: Bytes, check: int | str) -> bool:
+    if isinstance(check, str):
+        return layouts.digest(data.tobytes()) == check
+    return checksum(data) == check
+
+
+@contextmanager
+def _reading(opened: Opened, store: Store, stored: StoredObject) -> Generator[Reader]:
     try:
-        with store.open(stored.name, size=stored.size, trusted=True) as reader:
+        with store.open(stored.name, size=stored.size) as reader:
             if reader.size != stored.size:
-                raise _other(opened, stored.name, f"{reader.size} bytes")
-            reader.read_into(0, data)
+                raise _other(opened, store, stored, f"{reader.size:,} bytes")
+            yield reader
     except NotFound:
         raise_if_removed(opened)
-        raise _other(opened, stored.name, "no such object") from None
+        raise _other(opened, store, stored, "no such object") from None
     except CutShort:
-        raise _other(opened, stored.name, "fewer bytes") from None
-    stored.check(data)
-    return data
+        raise _other(opened, store, stored, "fewer bytes") from None
 
 
-def _other(opened: Opened, name: str, found: str) -> Damaged:
+def _batches(segments: Iterable[Segment]) -> Iterator[list[Segment]]:
+    batch: list[Segment] = []
+    held = 0
+    for segment in segments:
+        if batch and held + segment[0] > _BATCH_BYTES:
+            yield batch
+            batch, held = [], 0
+        batch.append(segment)
+        held += segment[0]
+    if batch:
+        yield batch
+
+
+def _other(opened: Opened, store: Store, stored: StoredObject, found: str) -> Damaged:
+    where = ""
+    if stored.leaf is not None:
+        where = f"at `{opened.manifest.leaves[stored.leaf].path}`, "
     return Damaged(
-        f"expected the bytes that were saved, found {found} - object {name}, in "
-        f"{opened.store.url} step {opened.manifest.step}: run ckpt.verify on it"
+        f"expected the bytes that were saved ({stored.size:,}), found {found} - "
+        f"{where}object {stored.name}, in {store.url} step {opened.manifest.step}: run "
+        "ckpt.verify on it"
     )
-
-
-def _manifest_bytes(opened: Opened) -> int:
-    if opened.record is not None:
-        return opened.record.manifest_bytes
-    size = opened.store.size("manifest.json")
-    if size is None:
-        raise _other(opened, "manifest.json", "no such object")
-    if size > layouts.DOCUMENT_BYTES:
-        raise LimitExceeded(
-            f"expected a manifest of at most {layouts.DOCUMENT_BYTES:,} bytes, found "
-            f"{size:,} - in {opened.store.url}"
-        )
-    return size
 
 
 def _list_object(opened: Opened, part: ObjectPart) -> StoredObject:
     name = layouts.object_name(opened.manifest, part.leaf, part.object)
 
-    def check(data: Bytes) -> None:
-        leaf = opened.manifest.leaves[part.leaf]
-        box = leaf.cells.box(leaf.cells.coordinates(part.object))
+    def segments() -> Iterator[Segment]:
         lengths, index = layout_object(opened, part)
-        first = 0
-        for number, length in enumerate(lengths.tolist()):
-            crc = checksum(data[first : first + length])
-            tail = data[first + length : first + length + layouts.CHECKSUM_BYTES]
-            stored = int.from_bytes(tail.tobytes(), "little")
-            if crc != part.crcs[number] or stored != crc:
-                raise damaged(opened, leaf, name, f"chunk {number} changed", box)
-            first += length + layouts.CHECKSUM_BYTES
-        if data[first:].tobytes() != index:
-            raise damaged(opened, leaf, name, "its index changed", box)
+        for length, crc in zip(lengths.tolist(), part.crcs.tolist(), strict=True):
+            yield length, crc
+            yield layouts.CHECKSUM_BYTES, checksum(crc.to_bytes(4, "little"))
+        yield len(index), checksum(index)
 
-    return StoredObject(name, object_size(opened, part), check)
+    return StoredObject(name, object_size(opened, part), segments, part.leaf)
 
 
 def layout_object(opened: Opened, part: ObjectPart) -> tuple[Bytes, bytes]:
@@ -137,31 +161,12 @@ def layout_object(opened: Opened, part: ObjectPart) -> tuple[Bytes, bytes]:
 
 
 def _list_pack(
-    opened: Opened, process: int, pack: int, rows: list[tuple[PackRow, int]]
+    process: int, pack: int, rows: list[tuple[PackRow, int]]
 ) -> StoredObject:
-    name = f"{layouts.pack_name(process, pack)}/c/0"
-
-    def check(data: Bytes) -> None:
-        for row, crc in rows:
-            if checksum(data[row.offset : row.offset + row.length]) != crc:
-                leaf = opened.manifest.leaves[row.leaf]
-                box = leaf.cells.box(leaf.cells.coordinates(row.piece))
-                raise damaged(opened, leaf, name, "its piece changed", box)
-
-    return StoredObject(name, rows[-1][0].offset + rows[-1][0].length, check)
-
-
-def _list_file(opened: Opened, entry: FileEntry) -> StoredObject:
-    def check(data: Bytes) -> None:
-        if checksum(data) != entry.crc:
-            raise _other(opened, entry.name, "other text")
-
-    return StoredObject(entry.name, entry.bytes, check)
-
-
-def _list_document(opened: Opened, name: str, size: int, sha256: str) -> StoredObject:
-    def check(data: Bytes) -> None:
-        if layouts.digest(data.tobytes()) != sha256:
-            raise _other(opened, name, "another document")
-
-    return StoredObject(name, size, check)
+    last, _ = rows[-1]
+    return StoredObject(
+        f"{layouts.pack_name(process, pack)}/c/0",
+        last.offset + last.length,
+        lambda: [(row.length, crc) for row, crc in rows],
+        rows[0][0].leaf,
+    )

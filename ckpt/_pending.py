@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 from threading import Condition, Thread
 from typing import Any
 
+from ._failure import forget_frames
+
 Work = Callable[[], Any]
 
 
@@ -99,6 +101,14 @@ def wait_for_room(url: str, most: int, *, what: str = "save") -> None:
         first.result()
 
 
+def wait_until_idle(url: str, *, what: str) -> None:
+    """Wait until nothing is pending for the run, whatever becomes of it."""
+    with _changed:
+        while (queue := _queues.get((what, url))) and queue.running:
+            # A timeout lets an interrupt in.
+            _changed.wait(1.0)
+
+
 def take_failure(url: str, *, what: str) -> BaseException | None:
     """Return a failure that nobody has looked at, and forget the others."""
     with _changed:
@@ -140,20 +150,12 @@ def _do(queue: _Queue, pending: Pending, work: Work) -> None:
     except BaseException as error:
         # The error's frames lead here, and hold what was to be saved.
         del work
-        _forget_frames(error)
+        forget_frames(error)
         with _changed:
             queue.failed.append(pending)
         pending.set_exception(error)
     else:
         pending.set_result(done)
-
-
-def _forget_frames(error: BaseException) -> None:
-    """Drop the local values of an error's frames and of those that led to it."""
-    found: BaseException | None = error
-    while found is not None:
-        traceback.clear_frames(found.__traceback__)
-        found = found.__cause__ or found.__context__
 
 
 def _report() -> None:

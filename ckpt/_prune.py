@@ -12,11 +12,6 @@ from dataclasses import dataclass
 from ._catalog import PathLike, committed_steps, locate, open_step
 from ._checkpoint import Checkpoint
 from ._commit import (
-    Attempt,
-    Awaited,
-    find_awaited,
-    find_notes,
-    forget_awaited,
     is_committed,
     remove_attempt,
     remove_stale_names,
@@ -24,6 +19,14 @@ from ._commit import (
     remove_unfinished_records,
 )
 from ._errors import CkptError, NotFound
+from ._notes import (
+    Attempt,
+    Awaited,
+    doom_attempt,
+    find_awaited,
+    find_notes,
+    forget_awaited,
+)
 from ._store import Store
 from ._store_options import GivenOptions
 
@@ -106,8 +109,8 @@ def prune(
 ) -> list[Removed]:
     """Remove steps, and old leftovers of failed saves; return what was removed.
 
-    `keep` removes the steps its rule does not keep, never the newest, nor one that its
-    mirror does not have yet. `drop` removes
+    `keep` removes the steps its rule does not keep, never the newest, nor one that a
+    mirror is still to have. `drop` removes
     the steps it names, the newest too (rollback). Attempts that never committed are
     removed once they are `orphan_age` seconds old (0 on request), so that a live
     writer is not robbed. Each step goes record first, then data.
@@ -130,7 +133,7 @@ def prune(
     if keep is not None and known:
         rest = [s for s in known if s not in doomed]
         metrics = {step: _metric_of(run, keep, step) for step in rest}
-        awaited = {a.step for a in find_awaited(run)}
+        awaited = {a.step for a in find_awaited(run) if not a.done}
         doomed |= set(rest) - choose_kept(rest, keep, metrics.get) - awaited
         if keep.best and rest and not any(m is not None for m in metrics.values()):
             warnings.warn(
@@ -153,7 +156,7 @@ def prune(
             continue
         if is_committed(run, note.step, note.commit):
             remove_stale_names(run, note)
-        else:
+        elif doom_attempt(run, note) and not is_committed(run, note.step, note.commit):
             freed = remove_attempt(run, note.step, note.commit)
             removed.append(Removed(note.step, orphan=True, bytes=freed))
     remove_unfinished_records(run)

@@ -94,6 +94,8 @@ def wait(
     for pattern, found, advice in _REFUSALS:
         if re.search(pattern, reason):
             advice = advice or (_S3_KEYS if "s3://" in where else _GS_KEYS)
+            # What servers say of keys may repeat them.
+            reason = re.sub(r"^(\w+(?:: \w+)?): .*", r"\1", reason)
             raise StoreError(
                 f"Expected the store to do as asked, found {found} ({reason}) - at "
                 f"{where}. {advice}",
@@ -110,4 +112,5 @@ def wait(
 def _shorten(text: str) -> str:
     """Keep an error's status and first line, without what may hold a secret."""
     line = re.split(r"[\[{\n]", text, maxsplit=1)[0]
+    line = re.sub(r"//[^/@\s]*@", "//...@", line)
     return re.sub(r"\?\S+", "?...", line).strip()[:200]

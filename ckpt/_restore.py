@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import pytree
@@ -13,8 +13,8 @@ from layouts import Manifest
 from ._assemble import assemble_leaves
 from ._catalog import Openable, Opened, PathLike
 from ._errors import Damaged, StructureMismatch
-from ._job import ALONE, BARRIER_SECONDS, check_timeout, joined
-from ._mirror import UNUSABLE, Places
+from ._job import ALONE, BARRIER_SECONDS, Job, check_timeout, joined
+from ._mirror import Places
 from ._per_process import flatten_like, inside_nodes, split_paths
 from ._store_options import GivenOptions
 from ._target import (
@@ -26,7 +26,13 @@ from ._target import (
     require_devices,
     warn_changed,
 )
-from ._together import open_together, spans_processes, withdrawing
+from ._together import (
+    Chosen,
+    choose_together,
+    read_nearest,
+    spans_processes,
+    withdrawing,
+)
 from ._written import check_budget
 
 _SHOWN = 20
@@ -60,7 +66,9 @@ def restore(
     and dtypes, and everything that differs is listed at once. `select` reads only the
     paths its globs match; the others are `like`'s, else ckpt.ABSENT. `rename` maps
     saved paths to like's. `cast=True` allows lossless dtype changes, "lossy" the rest.
-    `expect` is the digest the checkpoint must have.
+    `expect` is the digest the checkpoint must have. With `mirror` the newest step of
+    both places, from `path` unless it is damaged or missing there (then a UserWarning
+    says so); the logger "ckpt" tells which. `store_options` say how to reach stores.
 
     In a job of several processes a restore onto a mesh (or shardings of `like`) that
     spans them is for all to call, with the same arguments. What several of them want
@@ -84,33 +92,32 @@ def restore(
             check_timeout(barrier_timeout)
             require_devices(mesh)
         places = Places(path, mirror, store_options)
-        opened, budget = open_together(job, places, step, max_host_bytes)
+        chosen = choose_together(job, places, step, max_host_bytes)
         with job.refusing("read-0"):
-            _check_digest(opened, expect)
-            wishes = Wishes(mesh, like, specs, cast, strict)
-            mine, others = split_paths(opened.manifest.structure, job)
-            wanted = resolve(
-                opened.manifest, wishes, select, rename, missing, extra, others
-            )
-            targets = wanted.targets
-            notes = [f"`{t.path}`: {'; '.join(t.notes)}" for t in targets if t.notes]
-            warn_changed(notes, stacklevel=2)
-        alone = mine if broadcast else None
-        try:
+            _check_digest(chosen, expect)
+
+        def read(attempt: Job, find: Callable[[], Opened]) -> Any:
+            with attempt.refusing("read-0"):
+                opened = find()
+                wishes = Wishes(mesh, like, specs, cast, strict)
+                mine, others = split_paths(opened.manifest.structure, attempt)
+                wanted = resolve(
+                    opened.manifest, wishes, select, rename, missing, extra, others
+                )
+                told = [t for t in wanted.targets if t.notes]
+                notes = [f"`{t.path}`: {'; '.join(t.notes)}" for t in told]
+                warn_changed(notes, stacklevel=3)
             made = assemble_leaves(
-                opened, targets, max_host_bytes=budget, job=job, alone=alone
+                opened,
+                wanted.targets,
+                max_host_bytes=chosen.budget,
+                job=attempt,
+                alone=mine if broadcast else None,
             )
-        except UNUSABLE as error:
-            again = replace(job, attempt=1)
-            other = places.find_other(opened, error)
-            if other is None:
-                again.withdraw(["read-0"], error)
-                raise
-            made = assemble_leaves(
-                other, targets, max_host_bytes=budget, job=again, alone=alone
-            )
-    leaves = wanted.kept | {path: made[n] for path, n in wanted.places.items()}
-    return pytree.unflatten(wanted.structure, leaves)
+            leaves = {path: made[n] for path, n in wanted.places.items()}
+            return pytree.unflatten(wanted.structure, wanted.kept | leaves)
+
+        return read_nearest(job, places, chosen, read)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,11 +148,11 @@ def check_options(
         raise ValueError("expected like= with rename=, missing= or extra=, found none")
 
 
-def _check_digest(opened: Opened, expect: str | None) -> None:
-    if expect is not None and expect != opened.digest:
+def _check_digest(chosen: Chosen, expect: str | None) -> None:
+    if expect is not None and expect != chosen.digest:
         raise Damaged(
-            f"expected the checkpoint with digest {expect}, found {opened.digest} "
-            f"- in {opened.store.url}"
+            f"expected the checkpoint with digest {expect}, found {chosen.digest} "
+            f"- in {chosen.url}"
         )
 
 

@@ -15,7 +15,7 @@ from layouts import WriteLimits
 
 from ._catalog import PathLike, check_step, locate
 from ._checkpoint import Checkpoint
-from ._drain import KEEP_LOCAL, check_keep
+from ._drain import KEEP_LOCAL, check_keep, refuse_same_place
 from ._errors import CkptError, Unsupported
 from ._hold import hold_snapshot
 from ._job import BARRIER_SECONDS, Job, join, joined, leave
@@ -59,6 +59,14 @@ def save(
     `barrier_timeout` is for how many seconds a process waits for the others each time
     it has to. When one fails or stays away, all raise.
 
+    With `mirror` the step is committed in `path` and then copied there in the
+    background (`ckpt.drain` waits for that, and so does the interpreter's exit); of
+    what the mirror has, `path` keeps the newest `keep_local` steps. A full disk makes
+    room by removing steps that the mirror has, but for the newest; when that is not
+    enough the step is saved to the mirror, and the Checkpoint returned lies there. Both
+    are warned of, and so are copies that fail: the next save tries them again.
+    `store_options` say how to reach object stores.
+
     Raises StepExists, Unsupported (naming the leaf), StoreError, CommitUnknown,
     BarrierTimeout (naming the processes), and what an earlier `save_async` to this run
     raised, if nobody has looked at its future; ValueError or TypeError for wrong
@@ -75,7 +83,7 @@ def save(
             _refuse_swapped(state, path)
             run = locate(path, store_options)
             _refuse_memory(run, job)
-            options = _with_mirror(options, run, mirror, keep_local, store_options)
+            options = _with_mirror(options, run, job, mirror, keep_local, store_options)
             snapshot = describe_tree(state, mesh, job)
             wait_for_room(run.url, 0)
         return save_here(job, run, snapshot, options)
@@ -121,7 +129,7 @@ def save_async(
             _refuse_swapped(state, path)
             run = locate(path, store_options)
             _refuse_memory(run, job)
-            options = _with_mirror(options, run, mirror, keep_local, store_options)
+            options = _with_mirror(options, run, job, mirror, keep_local, store_options)
             snapshot = describe_tree(state, mesh, job)
             wait_for_room(run.url, max_pending - 1)
             held = _hold(job, snapshot, options)
@@ -213,6 +221,7 @@ def _check(
 def _with_mirror(
     options: Options,
     run: Store,
+    job: Job,
     mirror: PathLike | None,
     keep_local: int,
     store_options: GivenOptions | None,
@@ -221,9 +230,9 @@ def _with_mirror(
         return options
     check_keep(keep_local)
     far = locate(mirror, store_options)
-    if far.url == run.url:
-        raise ValueError(f"expected mirror= to be another run, found {run.url} twice")
-    return replace(options, mirror=far, keep_local=keep_local)
+    refuse_same_place(run, far)
+    _refuse_memory(far, job)
+    return replace(options, mirror=far, beside=far, keep_local=keep_local)
 
 
 def _check_pending(most: int) -> None:

@@ -111,6 +111,10 @@ class Store(Protocol):
         """How many bytes are worth reading at once."""
         ...
 
+    def hurried(self) -> Store:
+        """Return the same store, whose requests are given up after a few seconds."""
+        ...
+
     def read(self, name: str, *, limit: int, size: int | None = None) -> bytes:
         """Return a whole small object; LimitExceeded, unread, when it is larger.
 
@@ -212,7 +216,7 @@ def open_store(
             raise ValueError("Expected file:///absolute/path, without ? and #.")
         return _open_local(unquote(rest))
     if scheme in ("s3", "gs", "memory"):
-        from ._kv_store import open_kv_store
+        from ._kv_open import open_kv_store
 
         return open_kv_store(scheme, rest, options=chosen, context=context)
     raise ValueError(f"Expected {_SCHEMES}, found {scheme[:20]!r}://.")

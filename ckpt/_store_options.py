@@ -51,11 +51,13 @@ def choose_options(given: GivenOptions | None, url: str) -> StoreOptions:
     """
     chosen: Any = given or {}
     if not isinstance(chosen, Mapping):
-        raise TypeError(f"expected store_options to be a dict, found {given!r:.80}")
+        kind = type(cast("object", given)).__name__
+        raise TypeError(f"expected store_options to be a dict, found {kind}")
     if any("://" in str(key) for key in cast("Mapping[Any, Any]", chosen)):
-        by_prefix = cast("Mapping[str, Any]", chosen)
-        found = [key for key in by_prefix if _begins(url, key)]
-        chosen = by_prefix[max(found, key=len)] if found else {}
+        given_ones = cast("Mapping[str, Any]", chosen)
+        parsed = {key: _parse(value) for key, value in given_ones.items()}
+        found = [key for key in parsed if _begins(url, key)]
+        return parsed[max(found, key=len)] if found else StoreOptions()
     return _parse(chosen)
 
 
@@ -68,7 +70,8 @@ def _begins(url: str, prefix: str) -> bool:
 
 def _parse(given: Any) -> StoreOptions:
     if not isinstance(given, Mapping):
-        raise TypeError(f"expected a dict of store options, found {given!r:.80}")
+        kind = type(given).__name__
+        raise TypeError(f"expected a dict of store options, found {kind}")
     known = [field.name for field in fields(StoreOptions)]
     values = cast("Mapping[str, Any]", given)
     for name, value in values.items():
@@ -89,11 +92,16 @@ def _parse(given: Any) -> StoreOptions:
             f"expected concurrency and timeout above 0, found {options.concurrency} "
             f"and {options.timeout}"
         )
-    if options.endpoint and not re.fullmatch(
-        r"https?://[^/?#@\s]+/?", options.endpoint
-    ):
-        raise ValueError("expected endpoint to be http://host:port or https://host")
+    if options.endpoint:
+        _check_endpoint(options.endpoint)
     return options
+
+
+def _check_endpoint(endpoint: str) -> str:
+    if not re.fullmatch(r"https?://[^/?#@\s]+/?", endpoint):
+        # It is not shown: it may hold a password.
+        raise ValueError("expected endpoint to be http://host:port or https://host")
+    return endpoint
 
 
 def s3_settings(options: StoreOptions) -> dict[str, Any]:
@@ -112,7 +120,10 @@ def s3_settings(options: StoreOptions) -> dict[str, Any]:
         or os.environ.get("AWS_DEFAULT_REGION")
     )
     if endpoint:
-        settings |= {"endpoint": endpoint, "aws_region": region or "us-east-1"}
+        settings |= {
+            "endpoint": _check_endpoint(endpoint),
+            "aws_region": region or "us-east-1",
+        }
     elif region:
         settings |= {"aws_region": region}
     if options.requester_pays:

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 
 import pytree
 
 from ._catalog import Opened
-from ._errors import NotFound
+from ._errors import CkptError, NotFound
+from ._failure import forget_frames
 from ._job import Job, Post
-from ._mirror import Places
+from ._mirror import UNUSABLE, Places
+
+T = TypeVar("T")
 
 _ROUNDS = 64
 """How many rounds of reading an interrupted process withdraws from: few have more."""
@@ -59,46 +63,97 @@ def withdrawing(job: Job) -> Generator[None]:
         raise
 
 
-def open_together(
-    job: Job,
-    places: Places,
-    step: int | None,
-    max_host_bytes: int | None,
-) -> tuple[Opened, int | None]:
-    """Open the step that process 0 chooses; return it and the budget of all."""
-    if job.count == 1:
-        return places.open(step)[0], max_host_bytes
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """The checkpoint that all processes restore, where it is, and the budget of all."""
+
+    url: str
+    step: int | None
+    digest: str
+    in_mirror: bool
+    budget: int | None
+    opened: Opened | None = None
+
+
+def choose_together(
+    job: Job, places: Places, step: int | None, max_host_bytes: int | None
+) -> Chosen:
+    """Choose a step, as process 0 finds it; that process has it open."""
     found: list[Opened] = []
 
     def work() -> Post:
-        return {
-            "call": f"restore({places.name}, step={step})",
-            "budget": max_host_bytes,
-        }
+        # One process does not look at its path twice.
+        call = f"restore({places.name}, step={step})" if job.count > 1 else ""
+        return {"call": call, "budget": max_host_bytes}
 
     def decide(posts: list[Post]) -> Post:
         opened, in_mirror = places.open(step)
         found.append(opened)
         budgets = [post["budget"] for post in posts if post["budget"] is not None]
         return {
-            "step": found[0].record.step if found[0].record else None,
+            "url": opened.store.url,
+            "step": opened.record.step if opened.record else None,
+            "digest": opened.digest,
             "in_mirror": in_mirror,
-            "digest": found[0].digest,
             "budget": min(budgets, default=None),
         }
 
     answer = job.begin(work, decide=decide)
-    if not found:
-        with job.refusing("read-0"):
-            in_mirror = answer["in_mirror"]
-            found.append(places.open_at(in_mirror=in_mirror, step=answer["step"]))
-            _check_same(found[0], answer["digest"])
-    return found[0], answer["budget"]
+    return Chosen(**answer, opened=found[0] if found else None)
 
 
-def _check_same(opened: Opened, digest: str) -> None:
-    if opened.digest != digest:
+def read_nearest(
+    job: Job,
+    places: Places,
+    chosen: Chosen,
+    read: Callable[[Job, Callable[[], Opened]], T],
+) -> T:
+    """Read what was chosen; where it cannot be read nearby, from the mirror."""
+    if places.mirror is None or chosen.in_mirror:
+        return read(job, lambda: _open_chosen(places, chosen))
+    again = replace(job, attempt=1)
+    try:
+        return read(job, lambda: _open_chosen(places, chosen))
+    except UNUSABLE as error:
+        failed = error
+    except BaseException as error:
+        # Those that go to the mirror need not wait for this one.
+        again.withdraw(["other", "read-0"], error)
+        raise
+    # The frames of the error hold what was read so far.
+    forget_frames(failed)
+    other = _open_other(again, places, chosen, failed)
+    return read(again, lambda: other)
+
+
+def _open_chosen(places: Places, chosen: Chosen) -> Opened:
+    if chosen.opened is not None:
+        return chosen.opened
+    opened = places.open_at(in_mirror=chosen.in_mirror, step=chosen.step)
+    if opened.digest != chosen.digest:
         raise NotFound(
             f"expected the checkpoint that process 0 opened, found another - in "
             f"{opened.store.url}: restore it again"
         )
+    return opened
+
+
+def _open_other(job: Job, places: Places, chosen: Chosen, failed: CkptError) -> Opened:
+    """Open the same commit in the mirror, if all processes can; else raise again."""
+    found: list[Opened | None] = []
+
+    def work() -> Post:
+        found.append(places.open_other(chosen.step, chosen.digest))
+        return {"there": found[0] is not None}
+
+    def decide(posts: list[Post]) -> Post:
+        if not all(post["there"] for post in posts):
+            raise failed
+        return {}
+
+    job.agree("other", work, decide=decide)
+    opened = found[0]
+    if opened is None or chosen.step is None:
+        raise failed
+    places.warn_of_mirror(chosen.step, failed)
+    return opened

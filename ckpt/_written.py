@@ -23,7 +23,11 @@ from ._write import run_all, write_files, write_objects, write_packs
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the caller of a save asked for."""
+    """What the caller of a save asked for.
+
+    `mirror` is owed what is saved; `beside` is the run's other place, whose steps count
+    as taken.
+    """
 
     step: int | None
     metrics: dict[str, Any]
@@ -32,6 +36,7 @@ class Options:
     max_host_bytes: int | None
     in_background: bool = False
     mirror: Store | None = None
+    beside: Store | None = None
     keep_local: int = 0
 
 
@@ -115,7 +120,7 @@ def write_manifest(store: Store, run: Store, manifest: Manifest, part: Part) -> 
     store.sync_folders([""])
     found = layouts.digest(encoded)
     record = CommitRecord(manifest.step, manifest.commit, len(encoded), found)
-    return Opened(store, manifest, found, record, run, {0: part})
+    return Opened(store, manifest, len(encoded), found, record, run, {0: part})
 
 
 def _write_whole(store: Store, name: str, data: bytes) -> None:

@@ -115,6 +115,7 @@ from ._record import (
     attempt_name as attempt_name,
     attempt_of_directory as attempt_of_directory,
     attempt_of_name as attempt_of_name,
+    is_commit as is_commit,
     mirror_name as mirror_name,
     mirror_of_name as mirror_of_name,
     parse_record as parse_record,
@@ -137,6 +138,7 @@ from ._write_plan import (
 from ._writers import Writers as Writers
 from ._zarr import (
     array_document as array_document,
+    parents as parents,
     shard_index as shard_index,
     zarr_documents as zarr_documents,
 )
@@ -213,6 +215,7 @@ __all__ = [
     "frame",
     "give_to",
     "intersect",
+    "is_commit",
     "lay_out",
     "merge_runs",
     "mesh_layout",
@@ -224,6 +227,7 @@ __all__ = [
     "pack_name",
     "pack_rows",
     "pack_sizes",
+    "parents",
     "parse_json",
     "parse_manifest",
     "parse_part",

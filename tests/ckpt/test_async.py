@@ -113,8 +113,10 @@ def test_every_failure_is_raised_in_its_turn_unless_it_was_looked_at(
 ) -> None:
     ckpt.save({"n": 0}, None, tmp_path, step=1)
     ckpt.save({"n": 0}, None, tmp_path, step=2)
+    # While this one is written, the others wait their turn.
+    ckpt.save_async({"w": np.zeros(3_000_000)}, None, tmp_path, step=4)
     failing = [
-        ckpt.save_async({"n": 1}, None, tmp_path, step=step, max_pending=2)
+        ckpt.save_async({"n": 1}, None, tmp_path, step=step, max_pending=3)
         for step in (1, 2)
     ]
     while not all(pending.done() for pending in failing):

@@ -350,7 +350,7 @@ def test_a_full_disk_is_named_and_its_space_is_given_back(small_disk: Path) -> N
     assert os.statvfs(small_disk).f_bavail == free
     with pytest.raises(StoreError, match="No space left") as caught:
         store.create("a/1", bytes(400_000))
-    assert caught.value.outcome == "failed"
+    assert caught.value.outcome == "full"
     assert store.list("") == []
     write(store, "a/0", bytes(100_000))
 

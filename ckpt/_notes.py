@@ -1,0 +1,230 @@
+"""Notes in `steps/`: which directories may hold an attempt, what a mirror is owed.
+
+A note is changed only from what was read (`replace`), so of a writer that goes on and
+of a `prune` that removes what is left, one learns that the other was first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import layouts
+
+from ._errors import Damaged, LimitExceeded, NotFound, StoreError, Unsupported
+from ._store import Store
+
+_BYTES = 4096
+_ATTEMPT = "ckpt-attempt"
+_MIRROR = "ckpt-mirror"
+_DOOMED = 0.0
+"""When an attempt began that is being removed."""
+
+UNFINISHED = ".tmp"
+"""What a local store's `create` appends to a name until the object is whole."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """A directory that is, was or will be written, and when that began."""
+
+    step: int
+    commit: str
+    began: float
+    data: bytes | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def directory(self) -> str:
+        """The attempt's directory, relative to the run."""
+        return layouts.attempt_directory(self.step, self.commit)
+
+    @property
+    def name(self) -> str:
+        """The note's name."""
+        return layouts.attempt_name(self.step, self.commit)
+
+
+def note_attempt(run: Store, attempt: Attempt) -> None:
+    """Say, durably, that the attempt's directory may hold something."""
+    run.create(attempt.name, layouts.frame(_ATTEMPT, {"began": attempt.began}))
+
+
+def note_removal(run: Store, step: int, commit: str) -> None:
+    """Say, durably, that a directory is being removed: nobody goes on with it."""
+    note_attempt(run, Attempt(step, commit, _DOOMED))
+
+
+def take_attempt(run: Store, attempt: Attempt) -> bytes:
+    """Note an attempt, or take over one that was broken off; return the note.
+
+    StoreError while the directory is being removed, or another takes it over, too.
+    """
+    data = _own_note(attempt.began)
+    if run.create(attempt.name, data):
+        return data
+    found = run.read(attempt.name, limit=_BYTES)
+    if _parse_began(found) == _DOOMED:
+        raise StoreError(
+            f"expected step {attempt.step} (commit {attempt.commit}) to be writable, "
+            f"found it being removed - in {run.url}: when that prune has ended (or run "
+            "ckpt.prune again, if it was killed), repeat this"
+        )
+    return _swap_mine(run, attempt, found, data)
+
+
+def keep_attempt(run: Store, attempt: Attempt, mine: bytes) -> bytes:
+    """Renew the note that `take_attempt` returned; StoreError if it is not there."""
+    return _swap_mine(run, attempt, mine, _own_note(time.time()))
+
+
+def _own_note(began: float) -> bytes:
+    return layouts.frame(_ATTEMPT, {"began": began, "by": secrets.token_hex(8)})
+
+
+def _swap_mine(run: Store, attempt: Attempt, mine: bytes, data: bytes) -> bytes:
+    if not _swap(run, attempt.name, data, expected=mine):
+        raise StoreError(
+            f"expected to go on writing step {attempt.step} (commit {attempt.commit}), "
+            f"found that another process does, or removes it - in {run.url}: nothing "
+            "was committed here; repeat this when the other has ended"
+        )
+    return data
+
+
+def _swap(run: Store, name: str, data: bytes, *, expected: bytes) -> bool:
+    try:
+        return run.replace(name, data, expected=expected)
+    except Unsupported:
+        # A file system without locks: what is read and written here is not one step.
+        if run.read(name, limit=_BYTES) != expected:
+            return False
+        run.remove(name)
+        return run.create(name, data)
+
+
+def doom_attempt(run: Store, attempt: Attempt) -> bool:
+    """Say that an attempt is being removed; False when its writer has gone on."""
+    if attempt.began == _DOOMED:
+        return True
+    data = layouts.frame(_ATTEMPT, {"began": _DOOMED})
+    if attempt.data is None:
+        return run.create(attempt.name, data)
+    with contextlib.suppress(NotFound):
+        return _swap(run, attempt.name, data, expected=attempt.data)
+    return False
+
+
+def forget_attempt(run: Store, step: int, commit: str) -> None:
+    """Remove an attempt's note."""
+    run.remove(layouts.attempt_name(step, commit))
+
+
+def find_notes(run: Store) -> list[Attempt]:
+    """Return the attempts that are noted, in order of step.
+
+    A note whose text is torn counts as just begun: it may be a writer's.
+    """
+    found: dict[tuple[int, str], Attempt] = {}
+    for name in run.list("steps"):
+        whole = name.removesuffix(UNFINISHED)
+        parsed = layouts.attempt_of_name(whole)
+        if parsed is None or parsed in found:
+            continue
+        data = None
+        with contextlib.suppress(NotFound, LimitExceeded):
+            data = run.read(name, limit=_BYTES)
+        began = _parse_began(data or b"")
+        kept = data if whole == name else None
+        found[parsed] = Attempt(*parsed, time.time() if began is None else began, kept)
+    return [found[key] for key in sorted(found)]
+
+
+def _parse_began(data: bytes) -> float | None:
+    with contextlib.suppress(KeyError, OverflowError, TypeError, ValueError):
+        return float(layouts.unframe(_ATTEMPT, data)["began"])
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Awaited:
+    """A commit that a mirror is to have (or has: `done`).
+
+    `mirror` identifies it; `replaces` is the commit there whose place this one takes.
+    """
+
+    step: int
+    commit: str
+    mirror: str
+    replaces: str | None = None
+    done: bool = False
+    data: bytes = field(default=b"", repr=False, compare=False)
+
+    @property
+    def name(self) -> str:
+        """The note's name."""
+        return layouts.mirror_name(self.step, self.commit)
+
+
+def identify(mirror: Store) -> str:
+    """Return what stands for a mirror in notes: no URL is ever read from a file."""
+    return layouts.digest(mirror.url.encode())[:16]
+
+
+def note_awaited(run: Store, awaited: Awaited) -> None:
+    """Say, durably, that a commit is to be copied to the run's mirror."""
+    run.create(awaited.name, _encode_awaited(awaited, done=False))
+
+
+def finish_awaited(run: Store, awaited: Awaited) -> None:
+    """Say that the mirror has a commit."""
+    with contextlib.suppress(NotFound):
+        data = _encode_awaited(awaited, done=True)
+        _swap(run, awaited.name, data, expected=awaited.data)
+
+
+def _encode_awaited(awaited: Awaited, *, done: bool) -> bytes:
+    body = {"mirror": awaited.mirror, "replaces": awaited.replaces, "done": done}
+    return layouts.frame(_MIRROR, body)
+
+
+def forget_awaited(run: Store, step: int, commit: str) -> None:
+    """Remove the note for a mirror: the commit is gone from here."""
+    run.remove(layouts.mirror_name(step, commit))
+
+
+def find_awaited(run: Store) -> list[Awaited]:
+    """Return the commits that are noted for a mirror, in order of step."""
+    return sorted(_parse_all(run), key=lambda awaited: (awaited.step, awaited.commit))
+
+
+def _parse_all(run: Store) -> Iterator[Awaited]:
+    for name in run.list("steps"):
+        parsed = layouts.mirror_of_name(name)
+        if parsed is None:
+            continue
+        with contextlib.suppress(NotFound):
+            yield _parse_awaited(run, name, *parsed)
+
+
+def _parse_awaited(run: Store, name: str, step: int, commit: str) -> Awaited:
+    try:
+        data = run.read(name, limit=_BYTES)
+        body: Any = layouts.unframe(_MIRROR, data)
+        mirror, replaces, done = body["mirror"], body["replaces"], body["done"]
+    except (LimitExceeded, KeyError, TypeError, ValueError):
+        mirror = replaces = done = None
+        data = b""
+    if (
+        not isinstance(mirror, str)
+        or not (replaces is None or layouts.is_commit(replaces))
+        or type(done) is not bool
+    ):
+        raise Damaged(
+            f"expected a note for a mirror, found another text - at {name}, in "
+            f"{run.url}: remove it if step {step} need not be copied"
+        )
+    return Awaited(step, commit, mirror, replaces, done, data)
