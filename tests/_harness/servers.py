@@ -7,6 +7,7 @@ proxy and past our own code, over plain HTTP.
 import contextlib
 import http.client
 import json
+import os
 import re
 import socket
 import subprocess
@@ -145,7 +146,8 @@ class Cloud:
     def _ask(self, method: str, path: str, body: bytes | None = None) -> bytes:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
         with contextlib.closing(connection):
-            headers = {"Authorization": f"Bearer {TOKEN}"} if self.kind == "gs" else {}
+            # moto asks only that there be one.
+            headers = {"Authorization": f"Bearer {TOKEN}"}
             connection.request(method, path, body, headers)
             answer = connection.getresponse()
             data = answer.read()
@@ -165,6 +167,8 @@ def environment(clouds: Mapping[Kind, Cloud]) -> dict[str, str]:
         "AWS_ACCESS_KEY_ID": "key",
         "AWS_SECRET_ACCESS_KEY": "hush-hush",
         "AWS_EC2_METADATA_DISABLED": "true",
+        "AWS_CONFIG_FILE": os.devnull,
+        "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
         # A connection that stalls is tried again after this.
         "TENSORSTORE_CURL_LOW_SPEED_TIME_SECONDS": "1",
         "TENSORSTORE_CURL_LOW_SPEED_LIMIT_BYTES": "1",
