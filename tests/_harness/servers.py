@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Generator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 from urllib.parse import quote, unquote
 from xml.sax.saxutils import unescape
@@ -72,17 +72,25 @@ class Request:
 
 @dataclass(slots=True)
 class Cloud:
-    """A server, the proxy in front of it, and a way past both."""
+    """A server, the proxy in front of it, and a way past both.
+
+    What is asked for here goes to `port`, and is given up after `patience` seconds.
+    """
 
     kind: Kind
     port: int
     proxy: int
     _control: Any = field(repr=False)
+    patience: float = 60.0
 
     @property
     def url(self) -> str:
         """Where the proxy is."""
         return f"http://127.0.0.1:{self.proxy}"
+
+    def through_proxy(self, *, patience: float) -> "Cloud":
+        """Return the way through the proxy, each request tried once."""
+        return replace(self, port=self.proxy, patience=patience)
 
     def break_with(self, *rules: Rule) -> None:
         """Replace the proxy's rules, and count anew."""
@@ -144,7 +152,9 @@ class Cloud:
         return f"/storage/v1/b/{BUCKET}/o/{_quoted(name)}?alt=media"
 
     def _ask(self, method: str, path: str, body: bytes | None = None) -> bytes:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        connection = http.client.HTTPConnection(
+            "127.0.0.1", self.port, timeout=self.patience
+        )
         with contextlib.closing(connection):
             # moto asks only that there be one.
             headers = {"Authorization": f"Bearer {TOKEN}"}

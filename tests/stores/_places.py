@@ -1,6 +1,6 @@
 """A run in a store of each kind, with a way past our own code to its objects."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -103,6 +103,15 @@ class CloudPlace:
         return [name.removeprefix(prefix) for name in self.cloud.names(prefix)]
 
 
+def memory_place() -> MemoryPlace:
+    """Return a run that does not exist yet, in the memory of this process."""
+    url = f"memory://conformance/{next(_numbers)}"
+    store = open_store(url)
+    if not isinstance(store, KvStore):
+        raise TypeError(f"Expected a key-value store, found {store}")
+    return MemoryPlace(url, store.kv)
+
+
 def cloud_place(cloud: Cloud) -> CloudPlace:
     """Return a run that does not exist yet, behind a proxy that does no wrong."""
     cloud.break_with()
@@ -115,9 +124,20 @@ def new_place(kind: str, clouds: Mapping[Kind, Cloud], folder: Path) -> Place:
     if kind == "file":
         return FilePlace(folder / "run")
     if kind == "memory":
-        url = f"memory://conformance/{next(_numbers)}"
-        store = open_store(url)
-        if not isinstance(store, KvStore):
-            raise TypeError(f"Expected a key-value store, found {store}")
-        return MemoryPlace(url, store.kv)
+        return memory_place()
     return cloud_place(clouds["s3" if kind == "s3" else "gs"])
+
+
+def read_objects(make: Callable[[str], object]) -> dict[str, bytes]:
+    """Return all objects of a run that is made at a URL in memory, by name."""
+    place = memory_place()
+    make(place.url)
+    return {name: place.get(name) for name in place.names()}
+
+
+def copy_to_memory(place: Place) -> MemoryPlace:
+    """Copy all objects of a run past the library, and return the copy."""
+    copy = memory_place()
+    for name in place.names():
+        copy.put(name, place.get(name))
+    return copy
