@@ -8,8 +8,9 @@ from tests._harness.forkserver import ForkServer
 from tests._harness.servers import KINDS, Cloud, Kind
 from tests.stores._races import WRITERS, race_for_a_step
 
+pytestmark = pytest.mark.campaign
 
-@pytest.mark.campaign
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_of_writers_racing_for_a_step_exactly_one_commits(
     kind: Kind, server: ForkServer, clouds: dict[Kind, Cloud], folder: Path
