@@ -10,8 +10,10 @@
 from pytree import ABSENT as ABSENT
 
 from ._catalog import latest as latest, steps as steps
-from ._checkpoint import Checkpoint as Checkpoint, open as open
+from ._checkpoint import Checkpoint as Checkpoint
+from ._copy import copy as copy
 from ._diff import Change as Change, Diff as Diff, diff as diff
+from ._drain import drain as drain
 from ._errors import (
     BarrierTimeout as BarrierTimeout,
     CkptError as CkptError,
@@ -26,6 +28,7 @@ from ._errors import (
     Untrusted as Untrusted,
 )
 from ._follow import follow as follow
+from ._open import open as open
 from ._per_process import PerProcess as PerProcess
 from ._plan import RestorePlan as RestorePlan, plan as plan
 from ._prune import Keep as Keep, Removed as Removed, prune as prune
@@ -56,7 +59,9 @@ __all__ = [
     "StructureMismatch",
     "Unsupported",
     "Untrusted",
+    "copy",
     "diff",
+    "drain",
     "follow",
     "latest",
     "open",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import secrets
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
@@ -23,10 +24,12 @@ from ._catalog import (
 from ._checkpoint import Checkpoint
 from ._commit import (
     Attempt,
+    Awaited,
     commit_record,
     forget_attempt,
     is_committed,
     note_attempt,
+    note_awaited,
     remove_attempt,
 )
 from ._errors import (
@@ -36,6 +39,7 @@ from ._errors import (
     LimitExceeded,
     NotFound,
     StepExists,
+    StoreError,
     Unsupported,
 )
 from ._job import Job, Post
@@ -97,7 +101,7 @@ def save_snapshot(
             {"began": attempt.began},
         )
         _write(job, run, draft, sources, options, begun)
-        _commit(job, run, attempt, begun)
+        _commit(job, run, attempt, options, begun)
     except CommitUnknown:
         raise
     except BaseException as error:
@@ -159,7 +163,8 @@ def _begin(
 def _describe_call(run: Store, options: Options) -> str:
     return (
         f"save(step={options.step}, overwrite={options.overwrite}, "
-        f"codec={options.codec}, max_host_bytes={options.max_host_bytes}) to {run.url}"
+        f"codec={options.codec}, max_host_bytes={options.max_host_bytes}"
+        f"{', mirror=' + options.mirror.url if options.mirror else ''}) to {run.url}"
     )
 
 
@@ -179,8 +184,14 @@ def _note(run: Store, options: Options, begun: _Begun, began: float) -> Attempt:
             "save takes the run's path (the folder that holds steps/)"
         )
     step = options.step
+    known = _steps_of_mirror(options.mirror) if options.mirror else []
     if step is None:
-        step = check_step(max(committed_steps(run), default=-1) + 1)
+        step = check_step(max([*committed_steps(run), *known], default=-1) + 1)
+    elif step in known and not options.overwrite:
+        raise StepExists(
+            f"expected step {step} to be free, found it committed in the mirror of "
+            f"{run.url}: save another step, or pass overwrite=True"
+        )
     begun.replaced = _replaced(run, step, overwrite=options.overwrite)
     attempt = Attempt(step, secrets.token_hex(8), began)
     run.make_folders(["", "steps"])
@@ -189,11 +200,25 @@ def _note(run: Store, options: Options, begun: _Begun, began: float) -> Attempt:
     return attempt
 
 
+def _steps_of_mirror(mirror: Store) -> list[int]:
+    """Return the steps that a mirror has; when it does not answer now, none."""
+    try:
+        return committed_steps(mirror)
+    except StoreError as error:
+        if error.outcome == "refused":
+            raise
+        warnings.warn(
+            f"expected to see the steps of {mirror.url}, found {error} - saved without",
+            stacklevel=2,
+        )
+        return []
+
+
 def _replaced(
     run: Store, step: int, *, overwrite: bool
 ) -> tuple[CommitRecord, bytes] | None:
     """Return the record an overwrite replaces; refuse to replace without it."""
-    if run.size(layouts.record_name(step)) is None:
+    if not run.has(layouts.record_name(step)):
         return None
     if not overwrite:
         raise StepExists(
@@ -241,7 +266,7 @@ def _see_note(run: Store, draft: Manifest) -> None:
     """Refuse a folder in which this process does not see what process 0 wrote."""
     name = layouts.attempt_name(draft.step, draft.commit)
     deadline = time.monotonic() + _SHARED_SECONDS
-    while run.size(name) is None:
+    while not run.has(name):
         if time.monotonic() > deadline:
             raise Unsupported(
                 "expected a folder that all processes share, found nothing of what "
@@ -251,7 +276,9 @@ def _see_note(run: Store, draft: Manifest) -> None:
         time.sleep(0.05)
 
 
-def _commit(job: Job, run: Store, attempt: Attempt, begun: _Begun) -> None:
+def _commit(
+    job: Job, run: Store, attempt: Attempt, options: Options, begun: _Begun
+) -> None:
     """Make the step exist, once all processes say that they are still there.
 
     One that gave up waiting says nothing here, so that what it said - that nothing was
@@ -264,6 +291,9 @@ def _commit(job: Job, run: Store, attempt: Attempt, begun: _Begun) -> None:
             # From the commit on nothing else names the old data.
             old = replaced[0].commit
             note_attempt(run, Attempt(attempt.step, old, time.time()))
+        if options.mirror:
+            awaited = Awaited(attempt.step, attempt.commit, options.overwrite)
+            note_awaited(run, awaited)
         record = cast(CommitRecord, cast(Opened, begun.opened).record)
         commit_record(run, record, replaces=replaced[1] if replaced else None)
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from threading import Lock
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol, cast
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar, cast
 
 import numpy as np
 
@@ -21,6 +22,7 @@ from ._errors import (
     Untrusted,
 )
 from ._store import Store, open_store
+from ._store_options import GivenOptions
 
 if TYPE_CHECKING:
     from typing_extensions import TypeIs
@@ -30,6 +32,8 @@ RECORD_BYTES = 64 << 10
 _MANIFEST_BYTES = layouts.BODY_BYTES + (64 << 10)
 
 PathLike = str | os.PathLike[str]
+
+T = TypeVar("T")
 
 
 class Handle(Protocol):
@@ -44,16 +48,16 @@ class Handle(Protocol):
 Openable = PathLike | Handle
 
 
-def locate(path: PathLike | None) -> Store:
+def locate(path: PathLike | None, options: GivenOptions | None = None) -> Store:
     """Return the store of a path, or of $CKPT_PATH or ./checkpoints without one."""
     if path is None:
         path = os.environ.get("CKPT_PATH") or DEFAULT_PATH
-    return open_store(path)
+    return open_store(path, options=options)
 
 
 def is_checkpoint(store: Store) -> bool:
     """Tell whether a path is one checkpoint: it holds a manifest."""
-    return store.size("manifest.json") is not None
+    return store.has("manifest.json")
 
 
 def committed_steps(store: Store) -> list[int]:
@@ -62,17 +66,30 @@ def committed_steps(store: Store) -> list[int]:
     return sorted(step for step in found if step is not None)
 
 
-def steps(path: PathLike | None = None) -> list[int]:
-    """Return the committed steps of a run, ascending.
+def steps(
+    path: PathLike | None = None,
+    *,
+    mirror: PathLike | None = None,
+    store_options: GivenOptions | None = None,
+) -> list[int]:
+    """Return the committed steps of a run, ascending; with `mirror` those of both.
 
     A save that is under way, failed or was killed is never listed.
     """
-    return committed_steps(locate(path))
+    found = set(committed_steps(locate(path, store_options)))
+    if mirror is not None:
+        found |= set(committed_steps(locate(mirror, store_options)))
+    return sorted(found)
 
 
-def latest(path: PathLike | None = None) -> int | None:
-    """Return the newest committed step of a run, or None if there is none."""
-    return max(steps(path), default=None)
+def latest(
+    path: PathLike | None = None,
+    *,
+    mirror: PathLike | None = None,
+    store_options: GivenOptions | None = None,
+) -> int | None:
+    """Return the newest committed step of a run (or of its mirror), None without."""
+    return max(steps(path, mirror=mirror, store_options=store_options), default=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,10 +115,14 @@ class Opened:
 
 def read_part(opened: Opened, process: int) -> Part:
     """Read and check the part of one process."""
+    return read_twice(opened.store, lambda: _read_part(opened, process))
+
+
+def _read_part(opened: Opened, process: int) -> Part:
     name = layouts.part_name(process)
     limit = opened.manifest.parts[process].bytes
     try:
-        data = opened.store.read(name, limit=min(limit, _MANIFEST_BYTES))
+        data = opened.store.read(name, limit=min(limit, _MANIFEST_BYTES), size=limit)
         layouts.check_part_bytes(opened.manifest, process, data)
         return layouts.parse_part(opened.manifest, process, data)
     except NotFound:
@@ -115,6 +136,16 @@ def read_part(opened: Opened, process: int) -> Part:
         ) from error
     except layouts.LayoutError as error:
         raise_layout_error(error, f"{opened.store.url}, {name}")
+
+
+def read_twice(store: Store, read: Callable[[], T]) -> T:
+    """Return what `read` does; from a remote store, damage may be on the way only."""
+    try:
+        return read()
+    except Damaged:
+        if not store.is_remote:
+            raise
+        return read()
 
 
 def raise_if_removed(opened: Opened) -> None:
@@ -146,9 +177,21 @@ def raise_layout_error(error: layouts.LayoutError, where: str) -> NoReturn:
 
 def read_record(run: Store, step: int) -> tuple[CommitRecord, bytes]:
     """Read the commit record of a step: NotFound, Damaged, or it and its bytes."""
+    try:
+        return _read_record(run, step, size=layouts.RECORD_BYTES)
+    except Damaged:
+        if not run.is_remote:
+            raise
+        # Damaged on the way, or a longer one.
+        return _read_record(run, step, size=None)
+
+
+def _read_record(
+    run: Store, step: int, *, size: int | None
+) -> tuple[CommitRecord, bytes]:
     name = layouts.record_name(step)
     try:
-        data = run.read(name, limit=RECORD_BYTES)
+        data = run.read(name, limit=RECORD_BYTES, size=size)
         return layouts.parse_record(data, step), data
     except NotFound:
         known = committed_steps(run)
@@ -169,7 +212,11 @@ def check_step(step: Any) -> int:
     return int(cast("int", step))
 
 
-def open_path(path: Openable | None, step: int | None = None) -> Opened:
+def open_path(
+    path: Openable | None,
+    step: int | None = None,
+    options: GivenOptions | None = None,
+) -> Opened:
     """Open a run's step (default: the newest committed) or one checkpoint by path.
 
     A Checkpoint is opened already, and stays the commit that it was.
@@ -177,13 +224,13 @@ def open_path(path: Openable | None, step: int | None = None) -> Opened:
     step = None if step is None else check_step(step)
     if is_handle(path):
         return _opened(path, step)
-    store = locate(path)
+    store = locate(path, options)
     if step is None:
         found = committed_steps(store)
         if found:
             return open_step(store, found[-1])
         if is_checkpoint(store):
-            return _open_directory(store)
+            return read_twice(store, lambda: _open_directory(store))
         raise NotFound(
             f"expected a run with a committed step, or a checkpoint, found neither "
             f"- in {store.url}"
@@ -218,7 +265,7 @@ def open_step(run: Store, step: int) -> Opened:
     record, data = read_record(run, step)
     store = run.child(record.directory)
     try:
-        return _open_recorded(run, store, record)
+        return read_twice(run, lambda: _open_recorded(run, store, record))
     except (NotFound, Damaged):
         # A pruned or overwritten step vanishes while it is read: that is not damage.
         try:
@@ -236,7 +283,8 @@ def open_step(run: Store, step: int) -> Opened:
 def _open_recorded(run: Store, store: Store, record: CommitRecord) -> Opened:
     where = f"{store.url}, manifest.json"
     try:
-        data = store.read("manifest.json", limit=_MANIFEST_BYTES)
+        size = record.manifest_bytes
+        data = store.read("manifest.json", limit=_MANIFEST_BYTES, size=size)
     except NotFound:
         raise Damaged(
             f"expected manifest.json, found nothing there - in {store.url}"

@@ -16,7 +16,7 @@ import layouts
 import pytree
 from layouts import Box, Leaf, Manifest
 
-from ._catalog import Opened, PathLike, open_path
+from ._catalog import Opened
 from ._errors import NotFound, Untrusted
 from ._read import Fill, empty_aligned, fill_buffers
 from ._value import decode_value, encode_value
@@ -307,12 +307,3 @@ def _split_index(index: Any, shape: tuple[int, ...]) -> tuple[Box, tuple[Any, ..
         start.append(low)
         sizes.append(high - low)
     return Box(tuple(start), tuple(sizes)), tuple(rest)
-
-
-def open(path: PathLike | None = None, *, step: int | None = None) -> Checkpoint:
-    """Open a run's newest committed step (or `step`), or one checkpoint by its path.
-
-    Reads the manifest alone: NotFound, Damaged, Untrusted or Unsupported if it is
-    not one this version can read.
-    """
-    return Checkpoint(open_path(path, step))

@@ -33,6 +33,7 @@ from ._store import Store
 
 _NOTE_BYTES = 4096
 _NOTE = "ckpt-attempt"
+_AWAITED = "ckpt-mirror"
 _UNFINISHED = ".tmp"
 """What a local store's `create` appends to a name until the object is whole."""
 
@@ -57,6 +58,15 @@ def note_attempt(run: Store, attempt: Attempt) -> None:
     run.create(name, layouts.frame(_NOTE, {"began": attempt.began}))
 
 
+def renew_attempt(run: Store, attempt: Attempt) -> None:
+    """Note an attempt as begun now, whether it is new or goes on: it is no orphan."""
+    name = layouts.attempt_name(attempt.step, attempt.commit)
+    data = layouts.frame(_NOTE, {"began": attempt.began})
+    if not run.create(name, data):
+        with contextlib.suppress(NotFound, LimitExceeded):
+            run.replace(name, data, expected=run.read(name, limit=_NOTE_BYTES))
+
+
 def forget_attempt(run: Store, step: int, commit: str) -> None:
     """Remove an attempt's note."""
     run.remove(layouts.attempt_name(step, commit))
@@ -78,6 +88,43 @@ def find_notes(run: Store) -> list[Attempt]:
 def find_attempts(run: Store) -> list[Attempt]:
     """Return the attempts that are noted and not committed, in order of step."""
     return [a for a in find_notes(run) if not is_committed(run, a.step, a.commit)]
+
+
+@dataclass(frozen=True, slots=True)
+class Awaited:
+    """A commit that a mirror is to have, in the place of another one or not."""
+
+    step: int
+    commit: str
+    overwrite: bool
+
+
+def note_awaited(run: Store, awaited: Awaited) -> None:
+    """Say, durably, that a commit is to be copied to the run's mirror."""
+    name = layouts.mirror_name(awaited.step, awaited.commit)
+    run.create(name, layouts.frame(_AWAITED, {"overwrite": awaited.overwrite}))
+
+
+def forget_awaited(run: Store, step: int, commit: str) -> None:
+    """Say that the mirror has a commit, or that it need not have it."""
+    run.remove(layouts.mirror_name(step, commit))
+
+
+def find_awaited(run: Store) -> list[Awaited]:
+    """Return the commits that are noted for a mirror, in order of step."""
+    found = [(layouts.mirror_of_name(name), name) for name in run.list("steps")]
+    return [
+        Awaited(*parsed, _replaces(run, name))
+        for parsed, name in sorted((p, n) for p, n in found if p is not None)
+    ]
+
+
+def _replaces(run: Store, name: str) -> bool:
+    """Tell what a note says of `overwrite`; no when it is torn."""
+    with contextlib.suppress(NotFound, LimitExceeded, KeyError, TypeError, ValueError):
+        body = layouts.unframe(_AWAITED, run.read(name, limit=_NOTE_BYTES))
+        return body["overwrite"] is True
+    return False
 
 
 def remove_stale_names(run: Store, attempt: Attempt) -> None:
@@ -171,6 +218,7 @@ def remove_attempt(run: Store, step: int, commit: str) -> int:
     """Remove an uncommitted attempt's directory and note; return the bytes freed."""
     freed = run.remove_tree(layouts.attempt_directory(step, commit))
     run.remove(layouts.record_name(step) + _UNFINISHED)
+    forget_awaited(run, step, commit)
     note = layouts.attempt_name(step, commit)
     run.remove(note + _UNFINISHED)
     run.remove(note)

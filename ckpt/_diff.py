@@ -14,6 +14,7 @@ from layouts import Box, Leaf
 
 from ._catalog import Openable, Opened, open_path
 from ._checkpoint import describe, read_box
+from ._store_options import GivenOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +69,7 @@ def diff(
     *,
     left_step: int | None = None,
     right_step: int | None = None,
+    store_options: GivenOptions | None = None,
 ) -> Diff:
     """Compare two checkpoints leaf by leaf, values bit by bit, streamed.
 
@@ -79,7 +81,8 @@ def diff(
     >>> [c.path for c in ckpt.diff(a.url, b.url).changes]
     ['x']
     """
-    a, b = open_path(left, left_step), open_path(right, right_step)
+    a = open_path(left, left_step, store_options)
+    b = open_path(right, right_step, store_options)
     ours, theirs = _by_path(a), _by_path(b)
     changes: list[Change] = []
     for path in dict.fromkeys([*ours, *theirs]):

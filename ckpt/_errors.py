@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from typing import Literal, TypeAlias
 
-Outcome: TypeAlias = Literal["failed", "unknown", "unsynced"]
+Outcome: TypeAlias = Literal["failed", "full", "refused", "unknown", "unsynced"]
 
 
 class CkptError(Exception):
@@ -115,8 +115,9 @@ class BarrierTimeout(CkptError):
 class StoreError(CkptError):
     """The disk or object store failed, refused, or did not answer in time.
 
-    `outcome` is "failed" when nothing changed, "unknown" when the change may have
-    happened or may yet, "unsynced" when it is seen but may not outlive a power cut.
+    `outcome` is "failed" when nothing changed, "full" when for want of room, "refused"
+    when for credentials or names that no retry mends; "unknown" when the change may
+    have happened or may yet, "unsynced" when it may not outlive a power cut.
     """
 
     __module__ = "ckpt"

@@ -19,6 +19,7 @@ from ._catalog import (
 from ._checkpoint import Checkpoint
 from ._errors import NotFound
 from ._store import Store
+from ._store_options import GivenOptions
 from ._write import run_all
 
 _LOOKS = 32
@@ -31,6 +32,7 @@ def follow(
     after: int | None = None,
     poll: float = 1.0,
     timeout: float | None = None,
+    store_options: GivenOptions | None = None,
 ) -> Iterator[Checkpoint]:
     """Yield each newly committed checkpoint of a run, oldest first, none twice.
 
@@ -57,7 +59,7 @@ def follow(
         raise ValueError(f"expected poll of more than 0 seconds, found {poll}")
     if timeout is not None and not timeout >= 0:
         raise ValueError(f"expected timeout of 0 seconds or more, found {timeout}")
-    run = locate(path)
+    run = locate(path, store_options)
     if is_checkpoint(run):
         raise ValueError(
             f"expected the path of a run, found a checkpoint - at {run.url}: follow "

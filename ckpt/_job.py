@@ -29,11 +29,10 @@ import jax
 from jax._src import distributed
 
 from ._errors import BarrierTimeout, CkptError, Unsupported
+from ._failure import Post as Post, describe_failure, rebuild_failure
 from ._service import RpcError, SilentError, call as call_service, polls, request
 
 T = TypeVar("T")
-Post = dict[str, Any]
-"""JSON that one process has to say."""
 
 BARRIER_SECONDS = 600.0
 _REQUEST_SECONDS = 30.0
@@ -41,11 +40,6 @@ _NAMED = 16
 """How many absent processes a message names."""
 
 _GO = {"go": True}
-_KINDS = {
-    kind.__name__: kind
-    for parent in (CkptError, *CkptError.__subclasses__())
-    for kind in parent.__subclasses__()
-}
 
 
 @dataclass(slots=True)
@@ -75,6 +69,7 @@ class Job:
     timeout: float
     call: int = 0
     client: Any = None
+    attempt: int = 0
 
     def agree(
         self,
@@ -141,14 +136,14 @@ class Job:
         except BaseException as error:
             verdict = self._refuse(name, error)
             if verdict and "kind" in verdict and isinstance(error, CkptError):
-                raise self._raised(verdict) from error
+                raise rebuild_failure(verdict) from error
             raise
 
     def _refuse(self, name: str, error: BaseException) -> Post | None:
         """Say that this process cannot take part; return an earlier refusal."""
         if self.count == 1:
             return None
-        failed = _failure(self.process, error)
+        failed = describe_failure(self.process, error)
         with contextlib.suppress(SilentError, RpcError):
             made = self._create(f"{name}/verdict", failed)
             self._set(f"{name}/{self.process}", failed)
@@ -161,7 +156,9 @@ class Job:
         if self.count > 1:
             with contextlib.suppress(SilentError, RpcError):
                 for name in names:
-                    self._create(f"{name}/verdict", _failure(self.process, error))
+                    self._create(
+                        f"{name}/verdict", describe_failure(self.process, error)
+                    )
 
     def has_ended(self, name: str, *, within: float) -> bool:
         """Tell whether all others have posted or failed in a round, or do so soon."""
@@ -179,13 +176,13 @@ class Job:
         if verdict is None and not self._create(f"{name}/verdict", _GO):
             verdict = self._get_verdict(name)
         if verdict is not None and verdict != _GO:
-            raise self._raised(verdict)
+            raise rebuild_failure(verdict)
         posts = self._posts(name)
         try:
             answer = decide([posts[p]["post"] for p in range(self.count)])
         except BaseException as error:
             with contextlib.suppress(SilentError):
-                self._set(f"{name}/answer", _failure(0, error))
+                self._set(f"{name}/answer", describe_failure(0, error))
             raise
         self._set(f"{name}/answer", {"answer": answer})
         return answer
@@ -219,7 +216,7 @@ class Job:
             made = self._create(f"{name}/verdict", failed)
             verdict = failed if made else self._get_verdict(name)
         if verdict != _GO:
-            raise self._raised(verdict)
+            raise rebuild_failure(verdict)
         answer = self._get(f"{name}/answer", self.timeout)
         if answer is None:
             raise SilentError("it has not answered")
@@ -227,12 +224,12 @@ class Job:
             if not answer["kind"]:
                 # An interrupt, say: process 0 may have done it all the same.
                 raise SilentError(answer["message"])
-            raise self._raised(answer)
+            raise rebuild_failure(answer)
         return answer["answer"]
 
     def _absent(self, processes: list[int]) -> Post:
         text = self._absence(processes or [0])
-        return _failure(self.process, BarrierTimeout(text))
+        return describe_failure(self.process, BarrierTimeout(text))
 
     def _absence(self, processes: list[int], why: str = "") -> str:
         shown = ", ".join(map(str, processes[:_NAMED]))
@@ -245,16 +242,6 @@ class Job:
             "what those are doing (all must make the same calls in the same order), or "
             "raise barrier_timeout="
         )
-
-    def _raised(self, failed: Post) -> CkptError:
-        """Return what another process raised, as this one raises it."""
-        kind, text = failed["kind"], failed["message"]
-        if kind == "BarrierTimeout":
-            return BarrierTimeout(text)
-        where = f"process {failed['process']}"
-        if kind in _KINDS:
-            return _KINDS[kind](f"{text} ({where})")
-        return CkptError(f"expected all processes to succeed, found {where}: {text}")
 
     def _posts(self, name: str) -> dict[int, Post]:
         found = self._list(name).items()
@@ -312,18 +299,12 @@ class Job:
                 request(partial(delete, f"ckpt/{call}/"), self._patience)
 
     def _key(self, name: str) -> str:
-        return f"ckpt/{self.call}/{name}"
+        again = f"again-{self.attempt}/" if self.attempt else ""
+        return f"ckpt/{self.call}/{again}{name}"
 
 
 ALONE = Job(0, 1, BARRIER_SECONDS)
 """A call that is nobody else's."""
-
-
-def _failure(process: int, error: BaseException) -> Post:
-    kind = type(error).__name__
-    known = isinstance(error, CkptError)
-    text = str(error) if known else f"{kind}: {error}"
-    return {"process": process, "kind": kind if known else "", "message": text}
 
 
 def join(timeout: float = BARRIER_SECONDS, *, in_turn: bool = False) -> Job:

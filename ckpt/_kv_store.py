@@ -1,8 +1,7 @@
 """Objects in S3, GCS or memory, through TensorStore's key-value stores.
 
 A specification is built here from the caller's checked URL and checked names alone.
-S3-compatible services are reached through AWS_ENDPOINT_URL_S3 or AWS_ENDPOINT_URL, as
-in the AWS tools. TensorStore itself waits for ever on a connection that stalls, so
+TensorStore itself waits for ever on a connection that stalls, so
 TENSORSTORE_CURL_LOW_SPEED_TIME_SECONDS and _LIMIT_BYTES are set, unless they are set
 already, before the first remote store is opened.
 """
@@ -12,30 +11,42 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from typing import Any, TypeVar
 
 import tensorstore as ts
 
-from ._errors import Damaged, LimitExceeded, NotFound, Outcome, StoreError
+from layouts import REQUEST_BYTES
+
+from ._errors import LimitExceeded, NotFound, Outcome, StoreError
+from ._kv_object import KvReader, KvWriter
 from ._request import PastEnd, wait
-from ._store import Buffer, check_name, check_prefix, view_bytes
+from ._store import check_name, check_prefix
+from ._store_options import StoreOptions, s3_settings
 
 _T = TypeVar("_T")
 
-_PARALLEL = 64
+_REQUEST_BYTES = 4 << 20
+"""Much beside a round trip, and 64 of them are still little memory."""
+
 _FAR = 1 << 60
 """No object reaches this offset: asking for it makes S3 tell the size."""
 
 _NEAR = 1 << 20
 """Bytes near an object's end that may be fetched to learn where it is."""
 
+_PAUSE_SECONDS = 0.2
+"""Before a write is tried again that TensorStore has given up."""
+
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,220}[A-Za-z0-9]")
 
 
-def open_kv_store(scheme: str, rest: str, *, context: ts.Context | None) -> KvStore:
+def open_kv_store(
+    scheme: str, rest: str, *, options: StoreOptions, context: ts.Context | None
+) -> KvStore:
     """Return the store at `scheme://rest`; ValueError when that is no clean URL."""
     bucket, _, prefix = rest.partition("/")
     segments = prefix.rstrip("/").split("/") if prefix else []
@@ -47,26 +58,23 @@ def open_kv_store(scheme: str, rest: str, *, context: ts.Context | None) -> KvSt
             f"Expected {scheme}://name/prefix without ?, #, @ and control characters, "
             "and without empty and dot segments."
         )
-    spec: dict[str, Any]
-    if scheme == "memory":
-        spec = {"driver": "memory", "path": _folder([bucket, *segments])}
-        context = _memory_context()
-    else:
-        for name, value in (("TIME_SECONDS", "30"), ("LIMIT_BYTES", "1")):
-            os.environ.setdefault(f"TENSORSTORE_CURL_LOW_SPEED_{name}", value)
-        limit = {"limit": _PARALLEL}
-        context = context or ts.Context(
-            {"s3_request_concurrency": limit, "gcs_request_concurrency": limit}
-        )
-        spec = {
-            "driver": "s3" if scheme == "s3" else "gcs",
-            "bucket": bucket,
-            "path": _folder(segments),
-            **(_s3_options() if scheme == "s3" else {}),
-        }
     url = "/".join([f"{scheme}://{bucket}", *segments])
+    if scheme == "memory":
+        spec: dict[str, Any] = {"driver": "memory"}
+        spec |= {"path": _folder([bucket, *segments])}
+        kv = wait(ts.KvStore.open(spec, context=_memory_context()), where=url)
+        return KvStore(kv, url, parallel=2, timeout=options.timeout)
+    for name, value in (("TIME_SECONDS", "30"), ("LIMIT_BYTES", "1")):
+        os.environ.setdefault(f"TENSORSTORE_CURL_LOW_SPEED_{name}", value)
+    limit = {"limit": options.concurrency}
+    context = context or ts.Context(
+        {"s3_request_concurrency": limit, "gcs_request_concurrency": limit}
+    )
+    spec = {"driver": "gcs", "bucket": bucket, "path": _folder(segments)}
+    if scheme == "s3":
+        spec |= {"driver": "s3", **s3_settings(options)}
     kv = wait(ts.KvStore.open(spec, context=context), where=url)
-    return KvStore(kv, url, parallel=2 if scheme == "memory" else _PARALLEL)
+    return KvStore(kv, url, parallel=options.concurrency, timeout=options.timeout)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +84,7 @@ class KvStore:
     kv: ts.KvStore
     base: str
     parallel: int
+    timeout: float
     within: str = ""
 
     @property
@@ -86,7 +95,18 @@ class KvStore:
     def batch_bytes(self) -> int:
         return 1 << 20
 
-    def read(self, name: str, *, limit: int) -> bytes:
+    @property
+    def request_bytes(self) -> int:
+        return _REQUEST_BYTES if self.is_remote else REQUEST_BYTES
+
+    @property
+    def is_remote(self) -> bool:
+        return not self.base.startswith("memory://")
+
+    def read(self, name: str, *, limit: int, size: int | None = None) -> bytes:
+        if size is not None and size <= limit:
+            with contextlib.suppress(PastEnd):
+                return self.get(name, 0, size)
         # One byte too many is asked for first, so that a large object is never
         # fetched. The read itself names no range: a range of an object that is being
         # replaced could be a piece of the new one as long as the old one.
@@ -101,23 +121,18 @@ class KvStore:
             "Raise the limit if you trust it."
         )
 
-    def open(self, name: str, *, size: int | None = None) -> KvReader:
+    def open(
+        self, name: str, *, size: int | None = None, trusted: bool = False
+    ) -> KvReader:
         check_name(name)
-        if size:
-            # A range across the expected end: one byte brings the true size.
-            try:
-                self.get(name, size - 1, size + 1)
-            except PastEnd as end:
-                if end.size is not None:
-                    return KvReader(self, name, size=end.size)
-        found = self._sizes([name])[0]
-        if found is None:
-            raise self._absent(name)
-        return KvReader(self, name, size=found)
+        if size is None or not trusted:
+            size = self._find_size(name, size)
+        return KvReader(partial(self.get, name), where=self._where(name), size=size)
 
     def write(self, name: str, *, size: int | None) -> KvWriter:
         check_name(name)
-        return KvWriter(self, name, size=size)
+        create = partial(self.create, name)
+        return KvWriter(create, where=self._where(name), size=size)
 
     def create(self, name: str, data: bytes) -> bool:
         return self._put(name, data, _no_value())
@@ -152,10 +167,20 @@ class KvStore:
         span = self._span(check_prefix(prefix))
         skipped = len(self.within) + 1 if self.within else 0
         keys = self._wait(self.kv.list(span), prefix)
+        if not keys and self.base.startswith("gs://"):
+            # TensorStore takes a listing that GCS refused for an empty one.
+            self._wait(self._ask(f"{prefix}/0" if prefix else "0", 0), prefix)
         return sorted(key.decode(errors="surrogateescape")[skipped:] for key in keys)
 
     def size(self, name: str) -> int | None:
         return self._sizes([check_name(name)])[0]
+
+    def has(self, name: str) -> bool:
+        check_name(name)
+        try:
+            return self._wait(self._ask(name, 0), name).state != "missing"
+        except PastEnd:
+            return True
 
     def make_folders(self, names: Iterable[str]) -> None:
         for name in names:
@@ -190,7 +215,13 @@ class KvStore:
         size: int = 0,
         outcome: Outcome = "failed",
     ) -> _T:
-        return wait(future, where=self._where(name), size=size, outcome=outcome)
+        return wait(
+            future,
+            where=self._where(name),
+            size=size,
+            outcome=outcome,
+            seconds=self.timeout,
+        )
 
     def get(
         self, name: str, start: int = 0, stop: int | None = None, *, most: int = 0
@@ -203,6 +234,10 @@ class KvStore:
         )
         if found.state == "missing":
             raise self._absent(name)
+        if found.state != "value":
+            raise StoreError(
+                f"Expected an object's bytes, found none - at {self._where(name)}."
+            )
         return found.value
 
     def _find_generation(self, name: str, expected: bytes) -> bytes | None:
@@ -213,23 +248,74 @@ class KvStore:
         return found.stamp.generation if found.value == expected else None
 
     def _put(self, name: str, data: bytes | None, generation: bytes) -> bool:
-        """Write, or remove without `data`, if the object is of this generation."""
-        sent = self.kv.write(self._key(name), data, if_equal=generation)
-        stamp = self._wait(sent, name, size=len(data or b""), outcome="unknown")
-        if stamp.generation:
-            return True
-        # No generation: the condition did not hold. Either somebody was first, or
-        # TensorStore sent this twice, as the first answer got lost, and met itself.
+        """Write, or remove without `data`, if the object is of this generation.
+
+        What is written is the caller's alone, so that it may be sent again after an
+        error, and finding it there means that an earlier try has done it.
+        """
+        size = len(data or b"")
+        late = time.monotonic() + self.timeout
+        while True:
+            sent = self.kv.write(self._key(name), data, if_equal=generation)
+            doubted: StoreError | None = None
+            try:
+                stamp = self._wait(sent, name, size=size, outcome="unknown")
+            except StoreError as error:
+                if error.outcome == "refused":
+                    raise
+                doubted = error
+            else:
+                if stamp.generation:
+                    return True
+            if doubted is not None:
+                if data is None or time.monotonic() > late:
+                    raise doubted
+                if self._holds_surely(name, data, doubted):
+                    return True
+                time.sleep(_PAUSE_SECONDS)
+                continue
+            # No generation: the condition did not hold. Either somebody was first, or
+            # an earlier try was, whose answer got lost.
+            if data is None or self._holds_surely(name, data, None):
+                return data is not None
+            if generation != _no_value() or self.has(name):
+                return False
+            # Nothing is there, and still it could not be created: S3 says so of a
+            # bucket that does not exist, which listing it tells.
+            self.list("")
+            if time.monotonic() > late:
+                raise StoreError(
+                    f"Expected a new object, found that the store makes none - at "
+                    f"{self._where(name)}. Check the store, then try again."
+                )
+            time.sleep(_PAUSE_SECONDS)
+
+    def _holds_surely(self, name: str, data: bytes, doubted: StoreError | None) -> bool:
+        """Tell whether the object is there as it was sent; "unknown" if that fails."""
         try:
-            return data is not None and self._holds(name, data)
+            return self._holds(name, data)
         except StoreError as error:
-            raise StoreError(str(error), outcome="unknown") from error
+            found = doubted or error
+        raise StoreError(str(found), outcome="unknown")
 
     def _holds(self, name: str, data: bytes) -> bool:
         try:
             return self.read(name, limit=len(data)) == data
         except (NotFound, LimitExceeded):
             return False
+
+    def _find_size(self, name: str, expected: int | None) -> int:
+        if expected:
+            # A range across the expected end: one byte brings the true size.
+            try:
+                self.get(name, expected - 1, expected + 1)
+            except PastEnd as end:
+                if end.size is not None:
+                    return end.size
+        found = self._sizes([name])[0]
+        if found is None:
+            raise self._absent(name)
+        return found
 
     def _sizes(self, names: Sequence[str]) -> list[int | None]:
         sizes: list[int | None] = []
@@ -271,7 +357,7 @@ class KvStore:
                     if found.state == "missing":
                         raise self._absent(name)
                     low = max(low, mark + 1)
-            marks = list(range(low, high, max(1, (high - low) // _PARALLEL)))
+            marks = list(range(low, high, max(1, (high - low) // self.parallel)))
         try:
             self.get(name, max(low - 1, 0), high + 1)
         except PastEnd as end:
@@ -282,103 +368,8 @@ class KvStore:
         )
 
 
-class KvReader:
-    """One object, read by ranges."""
-
-    def __init__(self, store: KvStore, name: str, *, size: int) -> None:
-        """Name an object that exists."""
-        self._store = store
-        self._name = name
-        self.size = size
-
-    def read_into(self, offset: int, buffer: Buffer) -> None:
-        """Fill `buffer` from `offset`; Damaged when the object ends before that."""
-        view = view_bytes(buffer)
-        if not len(view):
-            return
-        stop = offset + len(view)
-        try:
-            data = self._store.get(self._name, offset, stop)
-        except PastEnd:
-            data = b""
-        if len(data) != len(view):
-            raise Damaged(
-                f"Expected {stop:,} bytes or more, found {self.size:,} (truncated) "
-                f"- at `{self._name}` in {self._store.url}. Restore another step."
-            )
-        view[:] = data
-
-    def close(self) -> None:
-        """Do nothing: there is no connection to give back."""
-
-    def __enter__(self) -> KvReader:
-        return self
-
-    def __exit__(self, *raised: object) -> None:
-        self.close()
-
-
-class KvWriter:
-    """One new object, gathered in memory and sent whole when it is closed."""
-
-    def __init__(self, store: KvStore, name: str, *, size: int | None) -> None:
-        """Begin an object."""
-        self._store = store
-        self._name = name
-        self._size = size
-        self._pieces: list[bytes] | None = []
-
-    def write(self, buffers: Sequence[Buffer]) -> None:
-        """Append the buffers."""
-        if self._pieces is None:
-            raise ValueError("Expected an open writer, found a closed one.")
-        self._pieces += [bytes(view_bytes(buffer)) for buffer in buffers]
-
-    def close(self) -> None:
-        """Send the object; it is durable when this returns."""
-        if self._pieces is None:
-            return
-        data = b"".join(self._pieces)
-        self.abort()
-        if self._size is not None and self._size != len(data):
-            raise ValueError(
-                f"Expected {self._size:,} bytes to be written, found {len(data):,}."
-            )
-        if not self._store.create(self._name, data):
-            raise StoreError(
-                f"Expected no object, found one - at `{self._name}` in "
-                f"{self._store.url}. Objects are written once: choose another name."
-            )
-
-    def abort(self) -> None:
-        """Forget what was written: nothing was sent."""
-        self._pieces = None
-
-    def __enter__(self) -> KvWriter:
-        return self
-
-    def __exit__(self, *raised: object) -> None:
-        if raised[0] is None:
-            self.close()
-        else:
-            self.abort()
-
-
 def _folder(segments: Sequence[str]) -> str:
     return "".join(f"{segment}/" for segment in segments)
-
-
-def _s3_options() -> dict[str, Any]:
-    # Without this TensorStore first asks whether the condition holds, in a request of
-    # its own, for every store but Amazon's.
-    options: dict[str, Any] = {"use_conditional_write": True}
-    endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get(
-        "AWS_ENDPOINT_URL"
-    )
-    region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
-    if endpoint:
-        options |= {"endpoint": endpoint, "aws_region": region or "us-east-1"}
-    return options
 
 
 @cache

@@ -34,6 +34,8 @@ _REFUSALS = {
 }
 """After these a name was surely not made or moved."""
 
+_FULL = {errno.ENOSPC, errno.EDQUOT}
+
 _DOUBTS = {
     "unknown": "Whether it was done is not known.",
     "unsynced": "It was done, but may not survive a power cut.",
@@ -50,9 +52,11 @@ def describe_failure(
     error: OSError, name: str, *, url: str, outcome: Outcome
 ) -> StoreError:
     """Return the error of one request on an object, or on the store itself ("")."""
+    if outcome == "failed" and error.errno in _FULL:
+        outcome = "full"
     reason = error.strerror or type(error).__name__
     advice = _ADVICE.get(error.errno or 0, "")
-    if outcome != "failed":
+    if outcome in _DOUBTS:
         advice = f"{_DOUBTS[outcome]} {advice}"
     where = f"at `{name}` in" if name else "in"
     return StoreError(

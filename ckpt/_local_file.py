@@ -9,9 +9,9 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
-from ._errors import CkptError, Damaged
+from ._errors import CkptError
 from ._place import sync_file, write_all
-from ._store import Buffer, view_bytes
+from ._store import Buffer, CutShort, view_bytes
 
 Explain: TypeAlias = Callable[[OSError], CkptError]
 
@@ -28,14 +28,14 @@ class LocalReader:
         self.size = size
 
     def read_into(self, offset: int, buffer: Buffer) -> None:
-        """Fill `buffer` from `offset`; Damaged when the file ends before that."""
+        """Fill `buffer` from `offset`; CutShort when the file ends before that."""
         view = view_bytes(buffer)
         done = 0
         try:
             while done < len(view):
                 got = self._read_some(offset + done, view[done:])
                 if not got:
-                    raise Damaged(
+                    raise CutShort(
                         f"Expected {offset + len(view):,} bytes or more, found "
                         f"{offset + done:,} (truncated) - at {self._where}. Restore "
                         "another step."
@@ -52,6 +52,13 @@ class LocalReader:
             data = os.read(self._fd, min(len(view), 1 << 24))
         view[: len(data)] = data
         return len(data)
+
+    def sync(self) -> None:
+        """Make the file's bytes durable, whoever wrote them."""
+        try:
+            sync_file(self._fd)
+        except OSError as error:
+            raise self._explain(error) from error
 
     def close(self) -> None:
         """Close the file; harmless when repeated."""

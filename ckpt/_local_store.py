@@ -16,6 +16,8 @@ from collections.abc import Generator, Iterable
 from dataclasses import dataclass
 from functools import partial
 
+from layouts import REQUEST_BYTES
+
 from . import _place as place
 from ._errors import (
     CkptError,
@@ -59,7 +61,15 @@ class LocalStore:
         # more than that a batch fits into a processor's own cache.
         return 1 << 20 if place.is_in_memory(self.root) else 4 << 20
 
-    def read(self, name: str, *, limit: int) -> bytes:
+    @property
+    def request_bytes(self) -> int:
+        return REQUEST_BYTES
+
+    @property
+    def is_remote(self) -> bool:
+        return False
+
+    def read(self, name: str, *, limit: int, size: int | None = None) -> bytes:
         with self.open(name) as reader:
             if reader.size > limit:
                 raise LimitExceeded(
@@ -70,7 +80,9 @@ class LocalStore:
             reader.read_into(0, data)
         return bytes(data)
 
-    def open(self, name: str, *, size: int | None = None) -> LocalReader:
+    def open(
+        self, name: str, *, size: int | None = None, trusted: bool = False
+    ) -> LocalReader:
         *parts, leaf = self._split(check_name(name))
         try:
             at = place.enter(self.root, parts)
@@ -213,6 +225,9 @@ class LocalStore:
         if status and not stat.S_ISREG(status.st_mode):
             raise self._refuse(name)
         return status.st_size if status else None
+
+    def has(self, name: str) -> bool:
+        return self.size(name) is not None
 
     def make_folders(self, names: Iterable[str]) -> None:
         # Parents are synced whether or not this call made the entry: a process killed

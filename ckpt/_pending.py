@@ -17,13 +17,11 @@ from dataclasses import dataclass, field
 from threading import Condition, Thread
 from typing import Any
 
-from ._checkpoint import Checkpoint
-
-Work = Callable[[], Checkpoint]
+Work = Callable[[], Any]
 
 
-class Pending(Future[Checkpoint]):
-    """The future of one save, which remembers whether its outcome was looked at."""
+class Pending(Future[Any]):
+    """The future of one save or drain, which remembers whether it was looked at."""
 
     def __init__(self) -> None:
         """Make the future of a save that has not begun."""
@@ -34,7 +32,7 @@ class Pending(Future[Checkpoint]):
         """Return False: what was held is saved."""
         return False
 
-    def result(self, timeout: float | None = None) -> Checkpoint:
+    def result(self, timeout: float | None = None) -> Any:
         """Wait for the Checkpoint, or raise what `save` would have raised."""
         found = self.exception(timeout)
         if found is not None:
@@ -50,9 +48,10 @@ class Pending(Future[Checkpoint]):
 
 @dataclass(slots=True)
 class _Queue:
-    """The saves of one run that have not ended, and failures not looked at."""
+    """The work on one run that has not ended, and failures not looked at."""
 
     url: str
+    what: str
     waiting: deque[tuple[Pending, Work]] = field(
         default_factory=deque[tuple[Pending, Work]]
     )
@@ -61,19 +60,22 @@ class _Queue:
 
 
 _changed = Condition()
-_queues: dict[str, _Queue] = {}
+_queues: dict[tuple[str, str], _Queue] = {}
 
 
-def submit(url: str, work: Work) -> Pending:
-    """Do the work after what is pending for the run, in the background."""
+def submit(url: str, work: Work, *, what: str = "save") -> Pending:
+    """Do the work after what is pending for the run, in the background.
+
+    `what` it is, messages say; different work on a run has queues of its own.
+    """
     pending = Pending()
     with _changed:
-        queue = _queues.setdefault(url, _Queue(url))
+        queue = _queues.setdefault((what, url), _Queue(url, what))
         queue.waiting.append((pending, work))
         starts = queue.running == 0
         queue.running += 1
     if starts:
-        thread = Thread(target=_work_off, args=(queue,), name="ckpt-save")
+        thread = Thread(target=_work_off, args=(queue,), name=f"ckpt-{what}")
         try:
             thread.start()
         except RuntimeError:
@@ -82,10 +84,10 @@ def submit(url: str, work: Work) -> Pending:
     return pending
 
 
-def wait_for_room(url: str, most: int) -> None:
+def wait_for_room(url: str, most: int, *, what: str = "save") -> None:
     """Wait until at most so many saves of the run are pending; raise their failure."""
     with _changed:
-        queue = _queues.get(url)
+        queue = _queues.get((what, url))
         if queue is None:
             return
         while queue.running > most:
@@ -97,10 +99,22 @@ def wait_for_room(url: str, most: int) -> None:
         first.result()
 
 
+def take_failure(url: str, *, what: str) -> BaseException | None:
+    """Return a failure that nobody has looked at, and forget the others."""
+    with _changed:
+        queue = _queues.get((what, url))
+        failed = [p for p in queue.failed if not p.seen] if queue else []
+        if queue is not None:
+            queue.failed = []
+            if queue.running == 0:
+                _queues.pop((what, url), None)
+    return failed[0].exception() if failed else None
+
+
 def note_failure(url: str, failed: Pending) -> None:
     """Have a failure raised by the next save of the run, unless it is looked at."""
     with _changed:
-        _queues.setdefault(url, _Queue(url)).failed.append(failed)
+        _queues.setdefault(("save", url), _Queue(url, "save")).failed.append(failed)
 
 
 def _work_off(queue: _Queue) -> None:
@@ -115,7 +129,7 @@ def _work_off(queue: _Queue) -> None:
             _changed.notify_all()
             if queue.running == 0:
                 if not queue.failed:
-                    _queues.pop(queue.url, None)
+                    _queues.pop((queue.what, queue.url), None)
                 return
 
 
@@ -148,7 +162,8 @@ def _report() -> None:
         for pending in queue.failed:
             if not pending.seen:
                 error: Any = pending.exception()
-                print(f"ckpt: a save to {queue.url} failed:", file=sys.stderr)
+                text = f"ckpt: a {queue.what} to {queue.url} failed:"
+                print(text, file=sys.stderr)
                 traceback.print_exception(error, file=sys.stderr)
 
 

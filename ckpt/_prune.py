@@ -12,7 +12,11 @@ from dataclasses import dataclass
 from ._catalog import PathLike, committed_steps, locate, open_step
 from ._checkpoint import Checkpoint
 from ._commit import (
+    Attempt,
+    Awaited,
+    find_awaited,
     find_notes,
+    forget_awaited,
     is_committed,
     remove_attempt,
     remove_stale_names,
@@ -21,6 +25,7 @@ from ._commit import (
 )
 from ._errors import CkptError, NotFound
 from ._store import Store
+from ._store_options import GivenOptions
 
 ORPHAN_AGE = 24 * 3600.0
 
@@ -97,10 +102,12 @@ def prune(
     drop: Iterable[int] = (),
     orphan_age: float = ORPHAN_AGE,
     clock: Callable[[], float] = time.time,
+    store_options: GivenOptions | None = None,
 ) -> list[Removed]:
     """Remove steps, and old leftovers of failed saves; return what was removed.
 
-    `keep` removes the steps its rule does not keep, never the newest. `drop` removes
+    `keep` removes the steps its rule does not keep, never the newest, nor one that its
+    mirror does not have yet. `drop` removes
     the steps it names, the newest too (rollback). Attempts that never committed are
     removed once they are `orphan_age` seconds old (0 on request), so that a live
     writer is not robbed. Each step goes record first, then data.
@@ -114,7 +121,7 @@ def prune(
     if keep is not None and not isinstance(keep, Keep):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise TypeError(f"expected keep=ckpt.Keep(...), found {keep!r:.80}")
     dropped = sorted(set(drop))
-    run = locate(path)
+    run = locate(path, store_options)
     known = committed_steps(run)
     absent = [s for s in dropped if s not in known]
     if absent:
@@ -123,7 +130,8 @@ def prune(
     if keep is not None and known:
         rest = [s for s in known if s not in doomed]
         metrics = {step: _metric_of(run, keep, step) for step in rest}
-        doomed |= set(rest) - choose_kept(rest, keep, metrics.get)
+        awaited = {a.step for a in find_awaited(run)}
+        doomed |= set(rest) - choose_kept(rest, keep, metrics.get) - awaited
         if keep.best and rest and not any(m is not None for m in metrics.values()):
             warnings.warn(
                 f"expected the metric {keep.best[0]!r} in a step, found it in none "
@@ -137,6 +145,7 @@ def prune(
         with contextlib.suppress(NotFound):
             freed = remove_step(run, step)
             removed.append(Removed(step, orphan=False, bytes=freed))
+    awaited = find_awaited(run)
     notes = find_notes(run)
     now = clock()
     for note in notes:
@@ -148,7 +157,20 @@ def prune(
             freed = remove_attempt(run, note.step, note.commit)
             removed.append(Removed(note.step, orphan=True, bytes=freed))
     remove_unfinished_records(run)
+    _forget_gone(run, awaited, notes)
     return removed
+
+
+def _forget_gone(
+    run: Store, awaited: Sequence[Awaited], notes: Sequence[Attempt]
+) -> None:
+    """Forget commits for a mirror that are gone: a live writer's attempt is noted."""
+    noted = {(note.step, note.commit) for note in notes}
+    for gone in awaited:
+        if (gone.step, gone.commit) not in noted and not is_committed(
+            run, gone.step, gone.commit
+        ):
+            forget_awaited(run, gone.step, gone.commit)
 
 
 def _metric_of(run: Store, keep: Keep, step: int) -> float | None:

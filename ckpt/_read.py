@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -12,11 +13,11 @@ import numpy as np
 import layouts
 from layouts import Box, CellRead, Chunked, Leaf, LeafRead, ObjectPart, PackRow
 
-from ._catalog import Opened, raise_if_removed
+from ._catalog import Opened, raise_if_removed, read_twice
 from ._codec import decode_chunk
 from ._crc import checksum
 from ._errors import Damaged, LimitExceeded, NotFound
-from ._store import Reader
+from ._store import CutShort, Reader
 from ._write import run_all
 
 Array = np.ndarray[Any, Any]
@@ -52,9 +53,12 @@ def empty_aligned(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
     return raw[offset : offset + size].view(dtype).reshape(shape)
 
 
-def fill_buffers(opened: Opened, fills: Sequence[Fill]) -> None:
+def fill_buffers(
+    opened: Opened, fills: Sequence[Fill], *, max_host_bytes: int | None = None
+) -> None:
     """Read and check every chunk the plans name, into the buffers.
 
+    What is read at once, besides the buffers, stays below half of `max_host_bytes`.
     Raises Damaged, naming leaf and object, before any wrong value is handed out.
     """
     objects: list[tuple[Fill, CellRead]] = []
@@ -78,7 +82,12 @@ def fill_buffers(opened: Opened, fills: Sequence[Fill]) -> None:
 
         read_object(opened, part, cell.chunks, lay)
 
-    run_all(read_one, objects, parallel=opened.store.parallel)
+    parallel = opened.store.parallel
+    if max_host_bytes is not None:
+        # A remote store's answer is there twice for a moment.
+        held = 4 * opened.store.request_bytes
+        parallel = max(1, min(parallel, max_host_bytes // held))
+    run_all(read_one, objects, parallel=parallel)
     for writer, cells in packed.items():
         # Tied paths may want one leaf in several ways.
         wanted: Wanted = {}
@@ -110,18 +119,42 @@ def damaged(opened: Opened, leaf: Leaf, name: str, found: str, box: Box) -> Dama
     )
 
 
-def open_object(opened: Opened, leaf: Leaf, name: str, box: Box, size: int) -> Reader:
-    """Open an object whose size is known; Damaged if it is missing or another."""
-    try:
-        reader = opened.store.open(name, size=size)
-    except NotFound:
-        raise_if_removed(opened)
-        raise damaged(opened, leaf, name, "no such object", box) from None
-    if reader.size != size:
-        reader.close()
-        found = f"{reader.size} bytes instead of {size}"
-        raise damaged(opened, leaf, name, found, box)
-    return reader
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """An object of a leaf: what is wrong with it is said of the leaf."""
+
+    opened: Opened
+    leaf: Leaf
+    name: str
+    box: Box
+
+    def refuse(self, found: str) -> Damaged:
+        return damaged(self.opened, self.leaf, self.name, found, self.box)
+
+    @contextmanager
+    def reading(self, size: int, *, exact: bool) -> Generator[Reader]:
+        store = self.opened.store
+        try:
+            with store.open(self.name, size=size, trusted=not exact) as reader:
+                if reader.size != size:
+                    raise self.refuse(f"{reader.size} bytes instead of {size}")
+                yield reader
+        except NotFound:
+            raise_if_removed(self.opened)
+            raise self.refuse("no such object") from None
+        except CutShort:
+            raise self.refuse(f"fewer bytes than {size}") from None
+
+
+def open_object(
+    opened: Opened, leaf: Leaf, name: str, box: Box, size: int, *, exact: bool = False
+) -> AbstractContextManager[Reader]:
+    """Open an object whose size is known; Damaged if it is missing or shorter.
+
+    From a remote store a longer one is taken, too, unless its size must be `exact`:
+    that costs a request.
+    """
+    return _Known(opened, leaf, name, box).reading(size, exact=exact)
 
 
 def object_size(opened: Opened, part: ObjectPart) -> int:
@@ -141,14 +174,31 @@ def _stored_bytes(opened: Opened, part: ObjectPart) -> int:
 
 
 def read_object(
-    opened: Opened, part: ObjectPart, chunks: Sequence[int], lay: Lay
+    opened: Opened,
+    part: ObjectPart,
+    chunks: Sequence[int],
+    lay: Lay,
+    *,
+    exact: bool = False,
 ) -> None:
-    """Read chunks of an object in merged requests, check each, and lay it."""
+    """Read chunks of an object in merged requests, check each, and lay it.
+
+    What a remote store brings damaged is read once more.
+    """
+    read_twice(
+        opened.store, lambda: _read_object(opened, part, chunks, lay, exact=exact)
+    )
+
+
+def _read_object(
+    opened: Opened, part: ObjectPart, chunks: Sequence[int], lay: Lay, *, exact: bool
+) -> None:
     manifest = opened.manifest
     leaf = manifest.leaves[part.leaf]
     box = leaf.cells.box(leaf.cells.coordinates(part.object))
     name = layouts.object_name(manifest, part.leaf, part.object)
-    with open_object(opened, leaf, name, box, object_size(opened, part)) as reader:
+    size = object_size(opened, part)
+    with open_object(opened, leaf, name, box, size, exact=exact) as reader:
         if part.lengths is None:
             source = _read_plain(opened, part, leaf, reader, chunks)
         else:
@@ -182,7 +232,9 @@ def _read_plain(
     shape = cast(Chunked, leaf.store).chunk
     size = layouts.chunk_bytes(opened.manifest, part.leaf)
     stride = size + layouts.CHECKSUM_BYTES
-    most = max(1, layouts.REQUEST_BYTES // stride)
+    most = layouts.chunks_a_request(
+        opened.manifest, part.leaf, opened.store.request_bytes
+    )
     scratch = np.empty(min(most, len(chunks)) * stride, np.uint8)
     dtype = layouts.stored_dtype(leaf.dtype)
     for run in layouts.merge_runs(chunks, most=most):
@@ -197,23 +249,32 @@ def _read_plain(
 def _read_coded(
     opened: Opened, part: ObjectPart, leaf: Leaf, reader: Reader, chunks: Sequence[int]
 ) -> Iterator[Chunk]:
-    """Yield chunks that a codec compressed; they are decoded only once checked."""
+    """Yield chunks that a codec compressed; they are decoded only once checked.
+
+    As many adjacent ones a request as if they were not compressed.
+    """
     lengths = cast(Any, part.lengths)
     ends = np.cumsum(lengths + layouts.CHECKSUM_BYTES)
     shape = cast(Chunked, leaf.store).chunk
     dtype = layouts.stored_dtype(leaf.dtype)
     codec = cast(str, opened.manifest.codec)
-    for number in chunks:
-        size = int(lengths[number])
-        raw = np.empty(size + layouts.CHECKSUM_BYTES, np.uint8)
-        reader.read_into(int(ends[number]) - raw.nbytes, raw)
-        data = raw[:size]
-        stored = int.from_bytes(raw[size:].tobytes(), "little")
+    most = layouts.chunks_a_request(
+        opened.manifest, part.leaf, opened.store.request_bytes
+    )
+    for run in layouts.merge_runs(chunks, most=most):
+        begin = int(ends[run.start - 1]) if run.start else 0
+        raw = np.empty(int(ends[run.stop - 1]) - begin, np.uint8)
+        reader.read_into(begin, raw)
+        for number in run:
+            stop = int(ends[number]) - begin
+            tail = stop - layouts.CHECKSUM_BYTES
+            data = raw[tail - int(lengths[number]) : tail]
+            stored = int.from_bytes(raw[tail:stop].tobytes(), "little")
 
-        def decode(data: Array = data) -> Array:
-            return decode_chunk(codec, data.tobytes(), dtype, shape)
+            def decode(data: Array = data) -> Array:
+                return decode_chunk(codec, data.tobytes(), dtype, shape)
 
-        yield number, data, stored, decode
+            yield number, data, stored, decode
 
 
 Wanted = dict[tuple[int, int], list[tuple[Fill, CellRead]]]
@@ -230,27 +291,30 @@ def _read_packed(opened: Opened, writer: int, wanted: Wanted) -> None:
         if (row.leaf, row.piece) in wanted:
             chosen.setdefault(row.pack, []).append((row, crc))
 
-    def work(pack: int) -> None:
+    def read_pack(pack: int) -> None:
         name = f"{layouts.pack_name(writer, pack)}/c/0"
         rows = chosen[pack]
         first = opened.manifest.leaves[rows[0][0].leaf]
         box = first.cells.box(first.cells.coordinates(rows[0][0].piece))
         with open_object(opened, first, name, box, sizes[pack]) as reader:
-            for run in _adjacent(rows):
+            for run in adjacent_rows(rows, opened.store.request_bytes):
                 _read_rows(opened, name, reader, run, wanted)
+
+    def work(pack: int) -> None:
+        read_twice(opened.store, lambda: read_pack(pack))
 
     run_all(work, list(chosen), parallel=opened.store.parallel)
 
 
-def _adjacent(
-    rows: Sequence[tuple[PackRow, int]],
+def adjacent_rows(
+    rows: Sequence[tuple[PackRow, int]], request_bytes: int
 ) -> Iterator[list[tuple[PackRow, int]]]:
-    """Yield rows in runs that lie next to each other, each within a request."""
+    """Yield a pack's rows in runs that lie side by side, each within a request."""
     run: list[tuple[PackRow, int]] = []
     end = begin = 0
     for row, crc in rows:
         stop = row.offset + row.length
-        if run and (row.offset != end or stop - begin > layouts.REQUEST_BYTES):
+        if run and (row.offset != end or stop - begin > request_bytes):
             yield run
             run = []
         if not run:

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytree
 from layouts import Manifest
 
 from ._assemble import assemble_leaves
-from ._catalog import Openable, Opened
+from ._catalog import Openable, Opened, PathLike
 from ._errors import Damaged, StructureMismatch
 from ._job import ALONE, BARRIER_SECONDS, check_timeout, joined
+from ._mirror import UNUSABLE, Places
 from ._per_process import flatten_like, inside_nodes, split_paths
-from ._save import check_budget
+from ._store_options import GivenOptions
 from ._target import (
     Specs,
     Target,
@@ -26,6 +27,7 @@ from ._target import (
     warn_changed,
 )
 from ._together import open_together, spans_processes, withdrawing
+from ._written import check_budget
 
 _SHOWN = 20
 
@@ -47,6 +49,8 @@ def restore(
     expect: str | None = None,
     broadcast: bool = True,
     barrier_timeout: float = BARRIER_SECONDS,
+    mirror: PathLike | None = None,
+    store_options: GivenOptions | None = None,
 ) -> Any:
     """Restore a saved tree, every byte verified, on any mesh or on the host.
 
@@ -79,7 +83,8 @@ def restore(
             check_budget(max_host_bytes)
             check_timeout(barrier_timeout)
             require_devices(mesh)
-        opened, budget = open_together(job, path, step, max_host_bytes)
+        places = Places(path, mirror, store_options)
+        opened, budget = open_together(job, places, step, max_host_bytes)
         with job.refusing("read-0"):
             _check_digest(opened, expect)
             wishes = Wishes(mesh, like, specs, cast, strict)
@@ -90,13 +95,20 @@ def restore(
             targets = wanted.targets
             notes = [f"`{t.path}`: {'; '.join(t.notes)}" for t in targets if t.notes]
             warn_changed(notes, stacklevel=2)
-        made = assemble_leaves(
-            opened,
-            targets,
-            max_host_bytes=budget,
-            job=job,
-            alone=mine if broadcast else None,
-        )
+        alone = mine if broadcast else None
+        try:
+            made = assemble_leaves(
+                opened, targets, max_host_bytes=budget, job=job, alone=alone
+            )
+        except UNUSABLE as error:
+            again = replace(job, attempt=1)
+            other = places.find_other(opened, error)
+            if other is None:
+                again.withdraw(["read-0"], error)
+                raise
+            made = assemble_leaves(
+                other, targets, max_host_bytes=budget, job=again, alone=alone
+            )
     leaves = wanted.kept | {path: made[n] for path, n in wanted.places.items()}
     return pytree.unflatten(wanted.structure, leaves)
 

@@ -13,18 +13,20 @@ from typing import Any
 import layouts
 from layouts import WriteLimits
 
-from ._attempt import save_snapshot
 from ._catalog import PathLike, check_step, locate
 from ._checkpoint import Checkpoint
+from ._drain import KEEP_LOCAL, check_keep
 from ._errors import CkptError, Unsupported
 from ._hold import hold_snapshot
 from ._job import BARRIER_SECONDS, Job, join, joined, leave
 from ._metrics import plain_metrics
+from ._mirror import save_here
 from ._pending import Pending, note_failure, submit, wait_for_room
 from ._snapshot import Snapshot, describe_tree, plan_known
 from ._staging import give_back
 from ._store import Store
-from ._written import Options
+from ._store_options import GivenOptions
+from ._written import Options, check_budget
 
 
 def save(
@@ -38,6 +40,9 @@ def save(
     codec: str | None = None,
     max_host_bytes: int | None = None,
     barrier_timeout: float = BARRIER_SECONDS,
+    mirror: PathLike | None = None,
+    keep_local: int = KEEP_LOCAL,
+    store_options: GivenOptions | None = None,
 ) -> Checkpoint:
     """Save a pytree as one committed step of a run, durable when this returns.
 
@@ -68,11 +73,12 @@ def save(
         with job.refusing("begin"):
             options = _check(step, metrics, overwrite, codec, max_host_bytes)
             _refuse_swapped(state, path)
-            run = locate(path)
+            run = locate(path, store_options)
             _refuse_memory(run, job)
+            options = _with_mirror(options, run, mirror, keep_local, store_options)
             snapshot = describe_tree(state, mesh, job)
             wait_for_room(run.url, 0)
-        return save_snapshot(job, run, snapshot, options)
+        return save_here(job, run, snapshot, options)
 
 
 def save_async(
@@ -87,6 +93,9 @@ def save_async(
     max_host_bytes: int | None = None,
     barrier_timeout: float = BARRIER_SECONDS,
     max_pending: int = 1,
+    mirror: PathLike | None = None,
+    keep_local: int = KEEP_LOCAL,
+    store_options: GivenOptions | None = None,
 ) -> Future[Checkpoint]:
     """Copy the state to host memory, then save it in the background as `save` does.
 
@@ -110,8 +119,9 @@ def save_async(
             options = _check(step, metrics, overwrite, codec, max_host_bytes)
             _check_pending(max_pending)
             _refuse_swapped(state, path)
-            run = locate(path)
+            run = locate(path, store_options)
             _refuse_memory(run, job)
+            options = _with_mirror(options, run, mirror, keep_local, store_options)
             snapshot = describe_tree(state, mesh, job)
             wait_for_room(run.url, max_pending - 1)
             held = _hold(job, snapshot, options)
@@ -157,7 +167,7 @@ def _save_and_leave(
     job: Job, run: Store, snapshot: Snapshot, options: Options
 ) -> Checkpoint:
     try:
-        return save_snapshot(job, run, snapshot, options)
+        return save_here(job, run, snapshot, options)
     finally:
         leave(job)
         give_back(snapshot.memory)
@@ -200,14 +210,22 @@ def _check(
     return Options(step, plain_metrics(metrics or {}), overwrite, codec, max_host_bytes)
 
 
+def _with_mirror(
+    options: Options,
+    run: Store,
+    mirror: PathLike | None,
+    keep_local: int,
+    store_options: GivenOptions | None,
+) -> Options:
+    if mirror is None:
+        return options
+    check_keep(keep_local)
+    far = locate(mirror, store_options)
+    if far.url == run.url:
+        raise ValueError(f"expected mirror= to be another run, found {run.url} twice")
+    return replace(options, mirror=far, keep_local=keep_local)
+
+
 def _check_pending(most: int) -> None:
     if most < 1:
         raise ValueError(f"expected max_pending of at least 1, found {most}")
-
-
-def check_budget(max_host_bytes: int | None) -> None:
-    """Refuse a budget that no work fits in."""
-    if max_host_bytes is not None and max_host_bytes < 1 << 20:
-        raise ValueError(
-            f"expected max_host_bytes of at least 1 MiB, found {max_host_bytes}"
-        )

@@ -14,7 +14,8 @@ from urllib.parse import unquote
 
 import numpy as np
 
-from ._errors import Untrusted
+from ._errors import Damaged, Untrusted
+from ._store_options import GivenOptions, choose_options
 
 if TYPE_CHECKING:
     import tensorstore as ts
@@ -30,6 +31,10 @@ _DOTS = re.compile(r"(?:^|/)\.\.?(?:/|$)")
 _SCHEMES = "a path, file:///path, s3://bucket/prefix, gs://bucket/prefix, memory://name"
 
 
+class CutShort(Damaged):
+    """An object ends before the bytes that were asked for."""
+
+
 class Reader(Protocol):
     """One object, open for reading by byte ranges, from any thread."""
 
@@ -39,7 +44,11 @@ class Reader(Protocol):
         ...
 
     def read_into(self, offset: int, buffer: Buffer) -> None:
-        """Fill `buffer` from `offset`; Damaged when the object ends before that."""
+        """Fill `buffer` from `offset`; CutShort when the object ends before that."""
+        ...
+
+    def sync(self) -> None:
+        """Make the object's bytes durable, whoever wrote them."""
         ...
 
     def close(self) -> None:
@@ -92,14 +101,32 @@ class Store(Protocol):
         """How many bytes are worth writing at once."""
         ...
 
-    def read(self, name: str, *, limit: int) -> bytes:
-        """Return a whole small object; LimitExceeded, unread, when it is larger."""
+    @property
+    def is_remote(self) -> bool:
+        """Whether each request costs a round trip, and may bring other bytes again."""
         ...
 
-    def open(self, name: str, *, size: int | None = None) -> Reader:
+    @property
+    def request_bytes(self) -> int:
+        """How many bytes are worth reading at once."""
+        ...
+
+    def read(self, name: str, *, limit: int, size: int | None = None) -> bytes:
+        """Return a whole small object; LimitExceeded, unread, when it is larger.
+
+        With `size`, a remote store may return so many bytes of a longer one: what
+        they are must then tell how many they should be. That spares a request.
+        """
+        ...
+
+    def open(
+        self, name: str, *, size: int | None = None, trusted: bool = False
+    ) -> Reader:
         """Open an object for reading; a link or special file is Untrusted.
 
         `size` is what the caller expects it to be: right, it spares remote requests.
+        `trusted`, a remote store asks nothing: that the object is absent or too short
+        shows when it is read, and that it is longer does not.
         """
         ...
 
@@ -135,6 +162,10 @@ class Store(Protocol):
         """Return the length of an object in bytes, None when it is absent."""
         ...
 
+    def has(self, name: str) -> bool:
+        """Tell whether an object is there."""
+        ...
+
     def make_folders(self, names: Iterable[str]) -> None:
         """Make folders that hold across a power cut, and the store's own above."""
         ...
@@ -149,12 +180,16 @@ class Store(Protocol):
 
 
 def open_store(
-    path: str | os.PathLike[str], *, context: ts.Context | None = None
+    path: str | os.PathLike[str],
+    *,
+    options: GivenOptions | None = None,
+    context: ts.Context | None = None,
 ) -> Store:
     """Return the store at a path or URL given by the caller, never by a checkpoint.
 
     Relative paths become absolute at once and a leading `~` is the home folder.
-    `context` shares TensorStore's limits and credentials between remote stores.
+    `options` say how to reach remote stores; `context` shares TensorStore's limits and
+    credentials between them.
     ValueError for anything else than a path, file://, s3://, gs:// or memory://.
 
     >>> open_store("memory://docs/run").url
@@ -162,6 +197,7 @@ def open_store(
     """
     text = os.fspath(path)
     scheme, separator, rest = text.partition("://")
+    chosen = choose_options(options, text)
     if not text:
         raise ValueError(f"Expected {_SCHEMES}, found an empty text.")
     if not separator:
@@ -178,7 +214,7 @@ def open_store(
     if scheme in ("s3", "gs", "memory"):
         from ._kv_store import open_kv_store
 
-        return open_kv_store(scheme, rest, context=context)
+        return open_kv_store(scheme, rest, options=chosen, context=context)
     raise ValueError(f"Expected {_SCHEMES}, found {scheme[:20]!r}://.")
 
 

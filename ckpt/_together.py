@@ -11,9 +11,10 @@ import jax
 
 import pytree
 
-from ._catalog import Openable, Opened, is_handle, locate, open_path
+from ._catalog import Opened
 from ._errors import NotFound
 from ._job import Job, Post
+from ._mirror import Places
 
 _ROUNDS = 64
 """How many rounds of reading an interrupted process withdraws from: few have more."""
@@ -59,24 +60,29 @@ def withdrawing(job: Job) -> Generator[None]:
 
 
 def open_together(
-    job: Job, path: Openable | None, step: int | None, max_host_bytes: int | None
+    job: Job,
+    places: Places,
+    step: int | None,
+    max_host_bytes: int | None,
 ) -> tuple[Opened, int | None]:
     """Open the step that process 0 chooses; return it and the budget of all."""
     if job.count == 1:
-        return open_path(path, step), max_host_bytes
+        return places.open(step)[0], max_host_bytes
     found: list[Opened] = []
 
     def work() -> Post:
         return {
-            "call": f"restore({_name(path)}, step={step})",
+            "call": f"restore({places.name}, step={step})",
             "budget": max_host_bytes,
         }
 
     def decide(posts: list[Post]) -> Post:
-        found.append(open_path(path, step))
+        opened, in_mirror = places.open(step)
+        found.append(opened)
         budgets = [post["budget"] for post in posts if post["budget"] is not None]
         return {
             "step": found[0].record.step if found[0].record else None,
+            "in_mirror": in_mirror,
             "digest": found[0].digest,
             "budget": min(budgets, default=None),
         }
@@ -84,13 +90,10 @@ def open_together(
     answer = job.begin(work, decide=decide)
     if not found:
         with job.refusing("read-0"):
-            found.append(open_path(path, answer["step"]))
+            in_mirror = answer["in_mirror"]
+            found.append(places.open_at(in_mirror=in_mirror, step=answer["step"]))
             _check_same(found[0], answer["digest"])
     return found[0], answer["budget"]
-
-
-def _name(path: Openable | None) -> str:
-    return path.opened.store.url if is_handle(path) else locate(path).url
 
 
 def _check_same(opened: Opened, digest: str) -> None:

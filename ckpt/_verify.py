@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NoReturn, cast
+from typing import Any, NoReturn
 
 import numpy as np
 
 import layouts
-from layouts import Box, Chunked, FileEntry, Leaf, ObjectPart, PackRow
+from layouts import Box, FileEntry, Leaf, ObjectPart, PackRow
 
 from ._catalog import (
     Openable,
@@ -23,8 +23,10 @@ from ._catalog import (
 from ._commit import find_attempts
 from ._crc import checksum
 from ._errors import CkptError, Damaged, NotFound, StoreError
-from ._read import object_size, open_object, read_object
+from ._objects import layout_object
+from ._read import adjacent_rows, object_size, open_object, read_object
 from ._store import Store
+from ._store_options import GivenOptions
 from ._write import run_all
 
 _FILE_BYTES = 64 << 20
@@ -94,7 +96,12 @@ class _Check:
     box: Box | None = None
 
 
-def verify(path: Openable | None = None, *, step: int | None = None) -> Report:
+def verify(
+    path: Openable | None = None,
+    *,
+    step: int | None = None,
+    store_options: GivenOptions | None = None,
+) -> Report:
     """Read every byte of a checkpoint and report all that is damaged or missing.
 
     Also lists orphans: objects in the checkpoint's directory that it does not name,
@@ -108,11 +115,11 @@ def verify(path: Openable | None = None, *, step: int | None = None) -> Report:
     True
     """
     try:
-        opened = open_path(path, step)
+        opened = open_path(path, step, store_options)
     except NotFound:
         if is_handle(path):
             raise
-        run = locate(path)
+        run = locate(path, store_options)
         orphans = tuple(a.directory for a in find_attempts(run))
         if step is not None or committed_steps(run) or not orphans:
             raise
@@ -132,7 +139,7 @@ def verify_opened(opened: Opened) -> Report:
         try:
             checks += _checks(opened, process)
         except CkptError as error:
-            absent = opened.store.size(name) is None
+            absent = not opened.store.has(name)
             (missing if absent else damaged).append(Problem(name, str(error)))
     named |= {check.name for check in checks}
     found = run_all(_problem, checks, parallel=opened.store.parallel)
@@ -143,7 +150,7 @@ def verify_opened(opened: Opened) -> Report:
         if error is not None:
             leaf = None if check.leaf is None else check.leaf.path
             problem = Problem(check.name, _reason(error), leaf, check.box)
-            absent = opened.store.size(check.name) is None
+            absent = not opened.store.has(check.name)
             (missing if absent else damaged).append(problem)
     if damaged or missing:
         raise_if_removed(opened)
@@ -207,7 +214,8 @@ def _object_check(opened: Opened, part: ObjectPart) -> _Check:
     box = leaf.cells.box(leaf.cells.coordinates(part.object))
 
     def work() -> None:
-        read_object(opened, part, range(len(part.crcs)), lambda _box, _values: None)
+        chunks = range(len(part.crcs))
+        read_object(opened, part, chunks, lambda _box, _values: None, exact=True)
         _check_index(opened, part, name, leaf, box)
 
     return _Check(name, object_size(opened, part), work, leaf, box)
@@ -217,15 +225,7 @@ def _check_index(
     opened: Opened, part: ObjectPart, name: str, leaf: Leaf, box: Box
 ) -> None:
     """Compare a shard's index, which only other readers use, with the right one."""
-    store = cast(Chunked, leaf.store)
-    cells = tuple(o // c for o, c in zip(store.object, store.chunk, strict=True))
-    lengths = part.lengths
-    if lengths is None:
-        size = layouts.chunk_bytes(opened.manifest, part.leaf)
-        lengths = np.full(len(part.crcs), size, np.int64)
-    counts = layouts.Grid(box.shape, store.chunk).counts
-    index = layouts.shard_index(cells, counts, lengths + layouts.CHECKSUM_BYTES)
-    expected = index + checksum(index).to_bytes(4, "little")
+    _, expected = layout_object(opened, part)
     size = object_size(opened, part)
     found = np.empty(len(expected), np.uint8)
     with open_object(opened, leaf, name, box, size) as reader:
@@ -244,12 +244,17 @@ def _check_pack(
 ) -> None:
     leaves = opened.manifest.leaves
     first = leaves[rows[0][0].leaf]
-    with open_object(opened, first, name, layouts.whole(first.shape), size) as reader:
-        for row, crc in rows:
-            data = np.empty(row.length, np.uint8)
-            reader.read_into(row.offset, data)
-            if checksum(data) != crc:
-                raise_damaged(name, f"the piece of `{leaves[row.leaf].path}` changed")
+    box = layouts.whole(first.shape)
+    with open_object(opened, first, name, box, size, exact=True) as reader:
+        for run in adjacent_rows(rows, opened.store.request_bytes):
+            begin, last = run[0][0].offset, run[-1][0]
+            data = np.empty(last.offset + last.length - begin, np.uint8)
+            reader.read_into(begin, data)
+            for row, crc in run:
+                at = row.offset - begin
+                if checksum(data[at : at + row.length]) != crc:
+                    path = leaves[row.leaf].path
+                    raise_damaged(name, f"the piece of `{path}` changed")
 
 
 def _check_file(store: Store, entry: FileEntry) -> None:

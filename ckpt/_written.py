@@ -31,6 +31,16 @@ class Options:
     codec: str | None
     max_host_bytes: int | None
     in_background: bool = False
+    mirror: Store | None = None
+    keep_local: int = 0
+
+
+def check_budget(max_host_bytes: int | None) -> None:
+    """Refuse a budget that no work fits in."""
+    if max_host_bytes is not None and max_host_bytes < 1 << 20:
+        raise ValueError(
+            f"expected max_host_bytes of at least 1 MiB, found {max_host_bytes}"
+        )
 
 
 @dataclass(frozen=True, slots=True)

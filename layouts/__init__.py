@@ -34,6 +34,7 @@ from ._errors import (
 )
 from ._json import (
     BODY_BYTES as BODY_BYTES,
+    DOCUMENT_BYTES as DOCUMENT_BYTES,
     digest as digest,
     dump_json as dump_json,
     frame as frame,
@@ -81,12 +82,14 @@ from ._part import (
     ObjectPart as ObjectPart,
     Part as Part,
     chunk_bytes as chunk_bytes,
+    chunks_a_request as chunks_a_request,
     expected_objects as expected_objects,
     object_chunks as object_chunks,
     object_name as object_name,
     parse_part as parse_part,
 )
 from ._picture import draw_layout as draw_layout
+from ._puts import count_writes as count_writes
 from ._read_plan import (
     REQUEST_BYTES as REQUEST_BYTES,
     CellRead as CellRead,
@@ -106,11 +109,14 @@ from ._read_share import (
     spread_spec as spread_spec,
 )
 from ._record import (
+    RECORD_BYTES as RECORD_BYTES,
     CommitRecord as CommitRecord,
     attempt_directory as attempt_directory,
     attempt_name as attempt_name,
     attempt_of_directory as attempt_of_directory,
     attempt_of_name as attempt_of_name,
+    mirror_name as mirror_name,
+    mirror_of_name as mirror_of_name,
     parse_record as parse_record,
     record_name as record_name,
     step_of_record as step_of_record,
@@ -140,10 +146,12 @@ __all__ = [
     "CHECKSUM_BYTES",
     "CHUNK_BYTES",
     "CODECS",
+    "DOCUMENT_BYTES",
     "DTYPES",
     "OBJECT_BYTES",
     "PACK_BYTES",
     "PACK_PIECE_BYTES",
+    "RECORD_BYTES",
     "REQUEST_BYTES",
     "Box",
     "CellRead",
@@ -192,6 +200,8 @@ __all__ = [
     "check_part_bytes",
     "check_parts",
     "chunk_bytes",
+    "chunks_a_request",
+    "count_writes",
     "cut_chunk",
     "cut_object",
     "digest",
@@ -206,6 +216,8 @@ __all__ = [
     "lay_out",
     "merge_runs",
     "mesh_layout",
+    "mirror_name",
+    "mirror_of_name",
     "name_of",
     "object_chunks",
     "object_name",

@@ -11,12 +11,15 @@ from ._expect import expect_fields, expect_int, expect_list
 from ._json import DOCUMENT_BYTES, frame, unframe
 
 RECORD = "ckpt-commit"
+RECORD_BYTES = 512
+"""How long a record is, so that a store's answer to one request can hold it."""
 _FIELDS = {"step", "commit", "directory", "manifest"}
 _COMMIT = re.compile(r"[0-9a-f]{8,64}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _END = 1 << 63
 _RECORD_NAME = re.compile(r"(0|[1-9][0-9]{0,18})\.json")
 _ATTEMPT_NAME = re.compile(r"(0|[1-9][0-9]{0,18})-([0-9a-f]{8,64})\.attempt")
+_MIRROR = ".mirror"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +45,7 @@ class CommitRecord:
             "directory": self.directory,
             "manifest": manifest,
         }
-        return frame(RECORD, body)
+        return frame(RECORD, body, least=RECORD_BYTES)
 
 
 def parse_record(data: bytes, step: int) -> CommitRecord:
@@ -101,6 +104,17 @@ def record_name(step: int) -> str:
 def attempt_name(step: int, commit: str) -> str:
     """Return the name of the note that says an attempt's directory may exist."""
     return f"steps/{step}-{commit}.attempt"
+
+
+def mirror_name(step: int, commit: str) -> str:
+    """Return the name of the note that says a commit is to be copied to a mirror."""
+    return f"steps/{step}-{commit}{_MIRROR}"
+
+
+def mirror_of_name(name: str) -> tuple[int, str] | None:
+    """Return (step, commit) of a note for a mirror, or None if it is no such name."""
+    stem = name.removesuffix(_MIRROR)
+    return None if stem == name else attempt_of_name(f"{stem}.attempt")
 
 
 def step_of_record(name: str) -> int | None:

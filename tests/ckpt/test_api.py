@@ -9,8 +9,9 @@ import pytest
 import ckpt
 
 DESIGNED = {
-    *("ABSENT", "Keep", "PerProcess", "diff", "follow", "latest", "open", "plan"),
-    *("prune", "remesh", "restore", "save", "save_async", "steps", "verify"),
+    *("ABSENT", "Keep", "PerProcess", "copy", "diff", "drain", "follow", "latest"),
+    *("open", "plan", "prune", "remesh", "restore", "save", "save_async", "steps"),
+    "verify",
 }
 ERRORS = {
     *("BarrierTimeout", "CkptError", "CommitUnknown", "Damaged", "LimitExceeded"),
@@ -23,7 +24,7 @@ RETURNED = {"Change", "Checkpoint", "Diff", "Problem", "Removed", "Report"} | {
 FUNCTIONS = [f for f in vars(ckpt).values() if inspect.isfunction(f)]
 POSITIONAL = {
     *("save", "save_async", "restore", "plan", "open", "steps", "latest", "verify"),
-    *("diff", "follow", "prune", "remesh"),
+    *("copy", "diff", "drain", "follow", "prune", "remesh"),
 }
 
 
@@ -42,7 +43,7 @@ def test_every_error_is_a_ckpt_error_that_says_where_it_is_from() -> None:
         error = getattr(ckpt, name)
         assert issubclass(error, ckpt.CkptError)
         assert (error.__module__, error.__qualname__) == ("ckpt", name)
-    assert name_tree(ckpt.CkptError) == ERRORS | {"PastEnd"}
+    assert name_tree(ckpt.CkptError) == ERRORS | {"CutShort", "PastEnd"}
 
 
 def name_tree(error: type) -> set[str]:

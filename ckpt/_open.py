@@ -1,0 +1,24 @@
+"""Opening a checkpoint without reading its arrays."""
+
+from __future__ import annotations
+
+from ._catalog import PathLike
+from ._checkpoint import Checkpoint
+from ._mirror import Places
+from ._store_options import GivenOptions
+
+
+def open(
+    path: PathLike | None = None,
+    *,
+    step: int | None = None,
+    mirror: PathLike | None = None,
+    store_options: GivenOptions | None = None,
+) -> Checkpoint:
+    """Open a run's newest committed step (or `step`), or one checkpoint by its path.
+
+    With `mirror` the newest of both, in `path` if it is there: `.url` tells where.
+    Reads the manifest alone: NotFound, Damaged, Untrusted or Unsupported if it is
+    not one this version can read.
+    """
+    return Checkpoint(Places(path, mirror, store_options).open(step)[0])
