@@ -13,6 +13,7 @@ import sys
 from typing import Any
 
 _HANG_SECONDS = 3600.0
+_LATE_SECONDS = 4.0
 
 
 class _Proxy:
@@ -68,6 +69,8 @@ class _Proxy:
             return False
         if fault == "hang":
             await asyncio.sleep(_HANG_SECONDS)
+        if fault == "late":
+            await asyncio.sleep(_LATE_SECONDS)
         if fault == "answer" and rule:
             writer.write(_make_answer(rule["status"], rule["body"].encode()))
             await writer.drain()
@@ -76,7 +79,7 @@ class _Proxy:
         conditional = b"\r\nif-" in head.lower() and method == b"PUT"
         async with self.turn if conditional else contextlib.nullcontext():
             found_head, found = await self.forward(head, body, method)
-        if fault == "lost":
+        if fault in ("lost", "late"):
             writer.transport.abort()
             return False
         if fault == "fail after":

@@ -29,8 +29,8 @@ Kind = Literal["s3", "gs"]
 KINDS: tuple[Kind, ...] = ("s3", "gs")
 
 Fault = Literal[
-    "answer", "reset", "lost", "fail after", "hang", "stall", "truncate", "shorten",
-    "corrupt",
+    "answer", "reset", "lost", "late", "fail after", "hang", "stall", "truncate",
+    "shorten", "corrupt",
 ]  # fmt: skip
 
 
@@ -40,10 +40,10 @@ class Rule:
 
     Those whose method is `method` and whose path has `path` are counted; `fault`
     strikes `count` of them from the `first` on. "answer" is `status` and `body` without
-    asking the store; "reset" breaks off before it is asked, "lost" after; "fail after"
-    asks it and answers 500; "hang" never answers, "stall" stops in the middle of the
-    answer, "truncate" breaks off there, "shorten" says it were the end; "corrupt" flips
-    a bit.
+    asking the store; "reset" breaks off before it is asked, "lost" after; "late" asks
+    it only in four seconds and breaks off then; "fail after" asks it and answers 500;
+    "hang" never answers, "stall" stops in the middle of the answer, "truncate" breaks
+    off there, "shorten" says it were the end; "corrupt" flips a bit.
     """
 
     fault: Fault

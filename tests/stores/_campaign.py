@@ -12,7 +12,9 @@ from tests.stores._strikes import strike_restores, strike_saves
 from tests.stores._tables import (
     all_restore_strikes,
     all_save_strikes,
-    conflict_strikes,
+    lasting_restore_strikes,
+    lasting_save_strikes,
+    passing_wrong_strikes,
     wrong_strikes,
 )
 
@@ -24,13 +26,15 @@ def stores() -> Iterator[tuple[str, str, tuple[str, ...]]]:
     with serve_clouds() as clouds:
         os.environ.update(environment(clouds))
         for kind, cloud in clouds.items():
-            strikes = [*all_save_strikes(), *(conflict_strikes() * (kind == "s3"))]
+            strikes = [*all_save_strikes(), *lasting_save_strikes()]
             found = strike_saves(cloud, strikes)
             yield f"{kind}, faults of saves", str(found), found.complaints
             caught = [strike for strike in strikes if strike.unsafe]
             found = strike_saves(cloud, caught, "unsafe")
             yield f"{kind}, of unsafe saves", str(found), found.unnoticed
-            found = strike_restores(cloud, [*all_restore_strikes(), *wrong_strikes()])
+            strikes = [*all_restore_strikes(), *passing_wrong_strikes()]
+            strikes += [*wrong_strikes(), *lasting_restore_strikes()]
+            found = strike_restores(cloud, strikes)
             yield f"{kind}, faults of restores", str(found), found.complaints
         with (
             ForkServer(*MODULES) as server,

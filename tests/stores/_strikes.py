@@ -4,6 +4,7 @@ All strikes of a table are done at once, each on a run of its own: what they tak
 mostly waiting for the next try.
 """
 
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -13,12 +14,14 @@ from typing import Literal
 
 import ckpt
 from tests._harness.servers import Cloud, Rule
-from tests.faults._trees import WrongTree, make_tree, restore_seed
+from tests.faults._trees import WrongTree, make_tree, seed_of
 from tests.stores import _unsafe
 from tests.stores._places import CloudPlace, cloud_place, read_objects
 from tests.stores._runs import State, find_complaint
 
 THREADS = 12
+LATE_SECONDS = 5.0
+"""Until what the proxy delays has come."""
 
 REQUESTS: dict[str, tuple[str, str]] = {
     "note": ("PUT|POST", r"\.attempt"),
@@ -40,13 +43,15 @@ REQUESTS: dict[str, tuple[str, str]] = {
 class Strike:
     """A fault on a kind of request, and how the call may end.
 
-    `unsafe` names an unsafe way to save that must be found out under this fault.
+    `unsafe` names an unsafe way to save that must be found out under this fault. The
+    call gives requests up after `timeout` seconds, if there are any.
     """
 
     on: str
     rule: Rule
     ends: tuple[str, ...] = ("returned",)
     unsafe: str = ""
+    timeout: float | None = None
 
     def __str__(self) -> str:
         rule = self.rule
@@ -102,13 +107,20 @@ def strike_saves(
         else:
             # Only a save that must choose its step lists them.
             step = None if strike.on == "list" else 2
-            ckpt.save(make_tree(2), None, url, step=step)
+            ckpt.save(
+                make_tree(2), None, url, step=step, store_options=options_of(strike)
+            )
 
     return _strike(cloud, strikes, [partial(call, s) for s in strikes], old, judge)
 
 
+def options_of(strike: Strike) -> dict[str, float]:
+    """Return the options of a store that gives up when the strike says so."""
+    return {} if strike.timeout is None else {"timeout": strike.timeout}
+
+
 def strike_restores(
-    cloud: Cloud, strikes: Sequence[Strike], reader: Call = restore_seed
+    cloud: Cloud, strikes: Sequence[Strike], reader: Call | None = None
 ) -> Figures:
     """Restore the newest of two steps under each fault, and judge what came back."""
 
@@ -116,12 +128,16 @@ def strike_restores(
         del place
         return "" if end in strike.ends else f"ended with {end} {message}"
 
-    def call(url: str) -> None:
-        seed = reader(url)
+    def call(strike: Strike, url: str) -> None:
+        if reader is None:
+            seed = seed_of(ckpt.restore(url, store_options=options_of(strike)))
+        else:
+            seed = reader(url)
         if seed != 2:
             raise WrongTree(f"the tree is that of seed {seed}")
 
-    return _strike(cloud, strikes, [call] * len(strikes), {1: 1, 2: 2}, judge)
+    calls = [partial(call, strike) for strike in strikes]
+    return _strike(cloud, strikes, calls, {1: 1, 2: 2}, judge)
 
 
 def _strike(
@@ -142,6 +158,8 @@ def _strike(
             ends = list(pool.map(_end_of, calls, [place.url for place in places]))
         finally:
             cloud.break_with()
+        if any(strike.rule.fault == "late" for strike in strikes):
+            time.sleep(LATE_SECONDS)
         struck = [r.path.replace("%2F", "/") for r in cloud.take_log() if r.fault]
         found = list(pool.map(judge, strikes, places, *zip(*ends, strict=True)))
     complaints: list[str] = []

@@ -27,6 +27,8 @@ CONFLICT = answer(409, "ConditionalRequestConflict")
 TAKEN = answer(412, "PreconditionFailed")
 DENIED = answer(403, "AccessDenied", count=1 << 40)
 
+TIMEOUT = 2.0
+
 KEPT = ("StoreError", "StepExists")
 """How a save may end that changes nothing."""
 
@@ -39,7 +41,6 @@ def _doubts(on: str) -> list[Strike]:
 
 def _denials(*kinds: str) -> list[Strike]:
     ends = {
-        "record": ("StoreError", "CommitUnknown"),
         "removal of the note": ("returned",),
     }
     return [
@@ -59,14 +60,11 @@ def save_strikes() -> Sequence[Strike]:
         *_doubts("data"),
         *_doubts("record"),
         Strike("record", once("hang"), unsafe="go on"),
-        Strike("record", TAKEN, ("returned", *KEPT), "go on"),
+        Strike("record", TAKEN, unsafe="go on"),
+        Strike("data", CONFLICT, unsafe="go on"),
+        Strike("record", CONFLICT, unsafe="go on"),
         *_denials("note", "data", "record", "removal of the note"),
     ]
-
-
-def conflict_strikes() -> list[Strike]:
-    """Return those that only S3 answers so."""
-    return [Strike(on, CONFLICT, unsafe="go on") for on in ("data", "record")]
 
 
 def all_save_strikes() -> Sequence[Strike]:
@@ -76,13 +74,42 @@ def all_save_strikes() -> Sequence[Strike]:
     return [
         *(Strike(on, rule, unsafe="go on") for on in SAVED for rule in passing),
         *(strike for on in SAVED for strike in _doubts(on)),
-        *(Strike(on, TAKEN, ("returned", *KEPT), "go on") for on in SAVED),
+        *(Strike(on, TAKEN, unsafe="go on") for on in SAVED),
+        *(Strike(on, CONFLICT, unsafe="go on") for on in SAVED),
         *_denials("note", *SAVED, "removal of the note"),
         *(
             Strike(on, rule)
             for on in ("note", "removal of the note", "list")
             for rule in (*bursts, once("reset"), once("lost"))
         ),
+    ]
+
+
+def lasting_save_strikes() -> Sequence[Strike]:
+    """Return those that do not pass: a save gives up in time."""
+    forever = [answer(503, count=1 << 40), Rule("hang")]
+    return [
+        *(
+            Strike(on, rule, KEPT, "go on", TIMEOUT)
+            for on in SAVED[:-1]
+            for rule in forever
+        ),
+        *(
+            Strike("record", rule, ("CommitUnknown",), timeout=TIMEOUT)
+            for rule in (*forever, Rule("late"))
+        ),
+    ]
+
+
+def lasting_restore_strikes() -> Sequence[Strike]:
+    """Return those that do not pass: a restore gives up in time."""
+    faults: list[Fault] = ["reset", "hang", "stall", "truncate"]
+    forever = [answer(503, count=1 << 40), *(Rule(fault) for fault in faults)]
+    ends = ("StoreError", "Damaged")
+    return [
+        Strike(on, rule, ends, timeout=TIMEOUT)
+        for on in ("data read", "record read")
+        for rule in forever
     ]
 
 
@@ -111,7 +138,7 @@ def passing_wrong_strikes() -> Sequence[Strike]:
     faults: list[Fault] = ["shorten", "corrupt"]
     return [
         Strike(on, once(fault, first=first))
-        for on, firsts in (("data read", (1, 2, 3)), ("record read", (1,)))
+        for on, firsts in (("data read", (1, 2)), ("record read", (1,)))
         for fault in faults
         for first in firsts
     ]

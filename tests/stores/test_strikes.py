@@ -16,9 +16,11 @@ from tests.faults._trees import make_tree, restore_seed
 from tests.stores import _unsafe
 from tests.stores._places import cloud_place
 from tests.stores._runs import find_complaint
-from tests.stores._strikes import Figures, Strike, strike_restores, strike_saves
+from tests.stores._strikes import Figures, strike_restores, strike_saves
 from tests.stores._tables import (
-    conflict_strikes,
+    lasting_restore_strikes,
+    lasting_save_strikes,
+    passing_wrong_strikes,
     restore_strikes,
     save_strikes,
     wrong_strikes,
@@ -40,13 +42,8 @@ def on_both(
     )
 
 
-def strikes_on(cloud: Cloud) -> list[Strike]:
-    """Return the strikes of saves; requests conflict on S3 alone."""
-    return [*save_strikes(), *(conflict_strikes() if cloud.kind == "s3" else [])]
-
-
 def test_a_save_is_there_or_is_not(clouds: dict[Kind, Cloud]) -> None:
-    figures = on_both(clouds, lambda cloud: strike_saves(cloud, strikes_on(cloud)))
+    figures = on_both(clouds, lambda cloud: strike_saves(cloud, save_strikes()))
     assert figures.complaints == ()
     assert figures.ends["returned"] >= 25
 
@@ -55,7 +52,7 @@ def test_an_unsafe_save_is_found_out_under_each_fault(
     clouds: dict[Kind, Cloud],
 ) -> None:
     def strike(cloud: Cloud) -> Figures:
-        strikes = [one for one in strikes_on(cloud) if one.unsafe]
+        strikes = [one for one in save_strikes() if one.unsafe]
         return strike_saves(cloud, strikes, "unsafe")
 
     figures = on_both(clouds, strike)
@@ -63,8 +60,21 @@ def test_an_unsafe_save_is_found_out_under_each_fault(
     assert figures.ends["returned"] == figures.ends.total() >= 30
 
 
+def test_a_save_gives_up_in_time(clouds: dict[Kind, Cloud]) -> None:
+    strikes = lasting_save_strikes()
+    figures = on_both(clouds, lambda cloud: strike_saves(cloud, strikes))
+    assert figures.complaints == ()
+
+
+def test_a_restore_gives_up_in_time(clouds: dict[Kind, Cloud]) -> None:
+    strikes = lasting_restore_strikes()
+    figures = on_both(clouds, lambda cloud: strike_restores(cloud, strikes))
+    assert figures.complaints == ()
+
+
 def test_a_restore_survives_what_passes(clouds: dict[Kind, Cloud]) -> None:
-    figures = on_both(clouds, lambda cloud: strike_restores(cloud, restore_strikes()))
+    strikes = [*restore_strikes(), *passing_wrong_strikes()]
+    figures = on_both(clouds, lambda cloud: strike_restores(cloud, strikes))
     assert figures.complaints == ()
 
 
