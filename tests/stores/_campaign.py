@@ -15,6 +15,7 @@ from tests.stores._tables import (
     lasting_restore_strikes,
     lasting_save_strikes,
     passing_wrong_strikes,
+    save_strikes,
     wrong_strikes,
 )
 
@@ -29,6 +30,8 @@ def stores() -> Iterator[tuple[str, str, tuple[str, ...]]]:
             strikes = [*all_save_strikes(), *lasting_save_strikes()]
             found = strike_saves(cloud, strikes)
             yield f"{kind}, faults of saves", str(found), found.complaints
+            found = strike_saves(cloud, save_strikes(), "copy")
+            yield f"{kind}, faults of copies", str(found), found.complaints
             caught = [strike for strike in strikes if strike.unsafe]
             found = strike_saves(cloud, caught, "unsafe")
             yield f"{kind}, of unsafe saves", str(found), found.unnoticed

@@ -16,7 +16,7 @@ import ckpt
 from tests._harness.servers import Cloud, Rule
 from tests.faults._trees import WrongTree, make_tree, seed_of
 from tests.stores import _unsafe
-from tests.stores._places import CloudPlace, cloud_place, read_objects
+from tests.stores._places import CloudPlace, cloud_place, memory_place, read_objects
 from tests.stores._runs import State, find_complaint
 
 THREADS = 12
@@ -86,13 +86,16 @@ class Figures:
 
 
 Call = Callable[[str], object]
-Saver = Literal["safe", "unsafe"]
+Saver = Literal["save", "copy", "unsafe"]
 
 
 def strike_saves(
-    cloud: Cloud, strikes: Sequence[Strike], saver: Saver = "safe"
+    cloud: Cloud, strikes: Sequence[Strike], saver: Saver = "save"
 ) -> Figures:
-    """Save step 2 beside step 1 under each fault, and judge what came of it."""
+    """Save step 2 beside step 1 under each fault, and judge what came of it.
+
+    Or copy it there from memory.
+    """
     old, new = {1: 1}, {1: 1, 2: 2}
     legal: dict[str, list[State]] = {"returned": [new], "CommitUnknown": [old, new]}
 
@@ -104,6 +107,10 @@ def strike_saves(
     def call(strike: Strike, url: str) -> None:
         if saver == "unsafe":
             _unsafe.save(cloud, strike.unsafe, url, 2, 2)
+        elif saver == "copy":
+            beside = memory_place().url
+            ckpt.save(make_tree(2), None, beside, step=2)
+            ckpt.copy(beside, url, store_options=options_of(strike))
         else:
             # Only a save that must choose its step lists them.
             step = None if strike.on == "list" else 2

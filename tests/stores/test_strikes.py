@@ -48,6 +48,13 @@ def test_a_save_is_there_or_is_not(clouds: dict[Kind, Cloud]) -> None:
     assert figures.ends["returned"] >= 25
 
 
+def test_a_copy_is_there_or_is_not(clouds: dict[Kind, Cloud]) -> None:
+    # What hangs takes longest, and is no other for a copy.
+    strikes = [strike for strike in save_strikes() if strike.rule.fault != "hang"]
+    figures = on_both(clouds, lambda cloud: strike_saves(cloud, strikes, "copy"))
+    assert figures.complaints == ()
+
+
 def test_an_unsafe_save_is_found_out_under_each_fault(
     clouds: dict[Kind, Cloud],
 ) -> None:
