@@ -49,8 +49,7 @@ def test_a_save_is_there_or_is_not(clouds: dict[Kind, Cloud]) -> None:
 
 
 def test_a_copy_is_there_or_is_not(clouds: dict[Kind, Cloud]) -> None:
-    # What hangs takes longest, and is no other for a copy.
-    strikes = [strike for strike in save_strikes() if strike.rule.fault != "hang"]
+    strikes = save_strikes()
     figures = on_both(clouds, lambda cloud: strike_saves(cloud, strikes, "copy"))
     assert figures.complaints == ()
 
@@ -59,8 +58,8 @@ def test_an_unsafe_save_is_found_out_under_each_fault(
     clouds: dict[Kind, Cloud],
 ) -> None:
     def strike(cloud: Cloud) -> Figures:
-        strikes = [one for one in save_strikes() if one.unsafe]
-        return strike_saves(cloud, strikes, "unsafe")
+        strikes = [*save_strikes(), *lasting_save_strikes()]
+        return strike_saves(cloud, [one for one in strikes if one.unsafe], "unsafe")
 
     figures = on_both(clouds, strike)
     assert figures.unnoticed == ()
@@ -94,7 +93,7 @@ def test_a_reader_that_asks_once_is_found_out_under_each_fault(
     clouds: dict[Kind, Cloud],
 ) -> None:
     def strike(cloud: Cloud) -> Figures:
-        strikes = [*restore_strikes(), *wrong_strikes()]
+        strikes = [*restore_strikes(), *wrong_strikes(), *lasting_restore_strikes()]
         return strike_restores(cloud, strikes, partial(_unsafe.restore, cloud))
 
     figures = on_both(clouds, strike)
