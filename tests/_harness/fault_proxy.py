@@ -13,6 +13,7 @@ import sys
 from typing import Any
 
 _HANG_SECONDS = 3600.0
+_LATE_SECONDS = 4.0
 
 
 class _Proxy:
@@ -20,6 +21,7 @@ class _Proxy:
         self.upstream = upstream
         self.rules: list[dict[str, Any]] = []
         self.log: list[list[Any]] = []
+        self.turn = asyncio.Lock()
 
     def find_fault(self, method: str, path: str) -> dict[str, Any] | None:
         """Return the first rule that strikes this request."""
@@ -67,12 +69,17 @@ class _Proxy:
             return False
         if fault == "hang":
             await asyncio.sleep(_HANG_SECONDS)
+        if fault == "late":
+            await asyncio.sleep(_LATE_SECONDS)
         if fault == "answer" and rule:
             writer.write(_make_answer(rule["status"], rule["body"].encode()))
             await writer.drain()
             return True
-        found_head, found = await self.forward(head, body, method)
-        if fault == "lost":
+        # moto looks whether a condition holds, and writes some time later.
+        conditional = b"\r\nif-" in head.lower() and method == b"PUT"
+        async with self.turn if conditional else contextlib.nullcontext():
+            found_head, found = await self.forward(head, body, method)
+        if fault in ("lost", "late"):
             writer.transport.abort()
             return False
         if fault == "fail after":
