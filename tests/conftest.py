@@ -11,6 +11,8 @@ import hypothesis
 import jax
 import pytest
 
+from tests._harness.servers import Cloud, Kind, environment, serve_clouds
+
 jax.config.update("jax_platforms", "cpu")
 jax.config.update("jax_num_cpu_devices", 8)
 
@@ -45,6 +47,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("root"):
             item.add_marker(pytest.mark.skip(reason="needs root"))
+
+
+@pytest.fixture(scope="session")
+def clouds() -> Iterator[dict[Kind, Cloud]]:
+    """S3 and GCS for the session, which its environment names.
+
+    TensorStore reads the address of GCS once in a process, so there is one of each.
+    """
+    with pytest.MonkeyPatch.context() as patch, serve_clouds() as served:
+        for name, value in environment(served).items():
+            patch.setenv(name, value)
+        yield served
 
 
 @pytest.fixture

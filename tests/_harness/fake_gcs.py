@@ -173,10 +173,15 @@ def _describe(bucket: str, name: str, data: bytes, generation: int) -> bytes:
     return json.dumps(stored | {"size": str(len(data))}).encode()
 
 
+class Server(ThreadingHTTPServer):
+    # Connections past this many that wait are answered only seconds later.
+    request_queue_size = 512
+
+
 def main() -> None:
     """Serve until killed."""
     handler = type("Bound", (Handler,), {"buckets": Buckets()})
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    server = Server(("127.0.0.1", 0), handler)
     print(server.server_port, flush=True)
     server.serve_forever()
 

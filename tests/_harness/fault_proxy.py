@@ -20,6 +20,7 @@ class _Proxy:
         self.upstream = upstream
         self.rules: list[dict[str, Any]] = []
         self.log: list[list[Any]] = []
+        self.turn = asyncio.Lock()
 
     def find_fault(self, method: str, path: str) -> dict[str, Any] | None:
         """Return the first rule that strikes this request."""
@@ -71,7 +72,10 @@ class _Proxy:
             writer.write(_make_answer(rule["status"], rule["body"].encode()))
             await writer.drain()
             return True
-        found_head, found = await self.forward(head, body, method)
+        # moto looks whether a condition holds, and writes some time later.
+        conditional = b"\r\nif-" in head.lower() and method == b"PUT"
+        async with self.turn if conditional else contextlib.nullcontext():
+            found_head, found = await self.forward(head, body, method)
         if fault == "lost":
             writer.transport.abort()
             return False

@@ -7,13 +7,14 @@ proxy and past our own code, over plain HTTP.
 import contextlib
 import http.client
 import json
+import os
 import re
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Generator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 from urllib.parse import quote, unquote
 from xml.sax.saxutils import unescape
@@ -71,17 +72,25 @@ class Request:
 
 @dataclass(slots=True)
 class Cloud:
-    """A server, the proxy in front of it, and a way past both."""
+    """A server, the proxy in front of it, and a way past both.
+
+    What is asked for here goes to `port`, and is given up after `patience` seconds.
+    """
 
     kind: Kind
     port: int
     proxy: int
     _control: Any = field(repr=False)
+    patience: float = 60.0
 
     @property
     def url(self) -> str:
         """Where the proxy is."""
         return f"http://127.0.0.1:{self.proxy}"
+
+    def through_proxy(self, *, patience: float) -> "Cloud":
+        """Return the way through the proxy, each request tried once."""
+        return replace(self, port=self.proxy, patience=patience)
 
     def break_with(self, *rules: Rule) -> None:
         """Replace the proxy's rules, and count anew."""
@@ -143,9 +152,12 @@ class Cloud:
         return f"/storage/v1/b/{BUCKET}/o/{_quoted(name)}?alt=media"
 
     def _ask(self, method: str, path: str, body: bytes | None = None) -> bytes:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        connection = http.client.HTTPConnection(
+            "127.0.0.1", self.port, timeout=self.patience
+        )
         with contextlib.closing(connection):
-            headers = {"Authorization": f"Bearer {TOKEN}"} if self.kind == "gs" else {}
+            # moto asks only that there be one.
+            headers = {"Authorization": f"Bearer {TOKEN}"}
             connection.request(method, path, body, headers)
             answer = connection.getresponse()
             data = answer.read()
@@ -165,6 +177,8 @@ def environment(clouds: Mapping[Kind, Cloud]) -> dict[str, str]:
         "AWS_ACCESS_KEY_ID": "key",
         "AWS_SECRET_ACCESS_KEY": "hush-hush",
         "AWS_EC2_METADATA_DISABLED": "true",
+        "AWS_CONFIG_FILE": os.devnull,
+        "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
         # A connection that stalls is tried again after this.
         "TENSORSTORE_CURL_LOW_SPEED_TIME_SECONDS": "1",
         "TENSORSTORE_CURL_LOW_SPEED_LIMIT_BYTES": "1",

@@ -6,7 +6,8 @@ from pathlib import Path
 
 from ckpt._kv_store import KvStore
 from ckpt._store import Store, open_store
-from tests.ckpt._cloud import Cloud
+from tests._harness.servers import Cloud
+from tests.stores._places import cloud_place
 
 KINDS = ["folder", "path", "memory", "s3", "gs"]
 
@@ -43,18 +44,10 @@ def memory_case(url: str) -> Case:
     return Case("memory", store, put, lambda name: kv[name])
 
 
-def cloud_case(kind: str, cloud: Cloud) -> Case:
-    cloud.objects.clear()
-    cloud.lose_answers = 0
-    cloud.hide_sizes = False
-
-    def put(name: str, data: bytes) -> None:
-        cloud.put(f"runs/1/{name}", data, expected=None)
-
-    def get(name: str) -> bytes:
-        return cloud.objects[f"runs/1/{name}"][0]
-
-    return Case(kind, open_store(f"{kind}://bucket/runs/1"), put, get, cloud)
+def cloud_case(cloud: Cloud) -> Case:
+    """Return a folder of a bucket that nobody else has used."""
+    place = cloud_place(cloud)
+    return Case(cloud.kind, open_store(place.url), place.put, place.get, cloud)
 
 
 def write(store: Store, name: str, data: bytes) -> None:
