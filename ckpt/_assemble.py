@@ -129,9 +129,10 @@ def _assemble_alone(
             continue
         buffers = {n: empty_buffers(makings[n]) for n in group}
         fills = [plan_fill(makings[n], makings[n].boxes, buffers[n]) for n in group]
-        fill_buffers(opened, [f for f in fills if f is not None])
+        filled = [f for f in fills if f is not None]
+        fill_buffers(opened, filled, max_host_bytes=budget)
         made |= {n: finish(makings[n], buffers[n]) for n in group}
-        del buffers, fills
+        del buffers, fills, filled
         if budget is not None:
             jax.block_until_ready([made[n] for n in group])
     return made
@@ -182,7 +183,8 @@ def _assemble_shared(
                 boxes = layouts.boxes_alone(makings[n].leaf, shared[n], job.process)
                 at = [makings[n].boxes.index(box) for box in boxes]
                 fills.append(plan_fill(makings[n], boxes, [buffers[n][k] for k in at]))
-            fill_buffers(opened, [f for f in fills if f is not None])
+            filled = [f for f in fills if f is not None]
+            fill_buffers(opened, filled, max_host_bytes=budget)
             places = {items[n]: makings[n].target.number for n in group}
             targets = {
                 items[n]: list(zip(makings[n].boxes, buffers[n], strict=True))

@@ -67,20 +67,29 @@ def committed_steps(store: Store) -> list[int]:
 
 
 def steps(
-    path: PathLike | None = None, *, store_options: GivenOptions | None = None
+    path: PathLike | None = None,
+    *,
+    mirror: PathLike | None = None,
+    store_options: GivenOptions | None = None,
 ) -> list[int]:
-    """Return the committed steps of a run, ascending.
+    """Return the committed steps of a run, ascending; with `mirror` those of both.
 
     A save that is under way, failed or was killed is never listed.
     """
-    return committed_steps(locate(path, store_options))
+    found = set(committed_steps(locate(path, store_options)))
+    if mirror is not None:
+        found |= set(committed_steps(locate(mirror, store_options)))
+    return sorted(found)
 
 
 def latest(
-    path: PathLike | None = None, *, store_options: GivenOptions | None = None
+    path: PathLike | None = None,
+    *,
+    mirror: PathLike | None = None,
+    store_options: GivenOptions | None = None,
 ) -> int | None:
-    """Return the newest committed step of a run, or None if there is none."""
-    return max(steps(path, store_options=store_options), default=None)
+    """Return the newest committed step of a run (or of its mirror), None without."""
+    return max(steps(path, mirror=mirror, store_options=store_options), default=None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,14 @@ from functools import partial
 from ._catalog import PathLike, committed_steps, locate, open_step, read_record
 from ._commit import find_awaited, forget_awaited, is_committed, remove_step
 from ._copy import Counter, Progress, copy_opened, stored_bytes
-from ._errors import CkptError, NotFound
+from ._errors import (
+    CkptError,
+    Damaged,
+    LimitExceeded,
+    NotFound,
+    StepExists,
+    Untrusted,
+)
 from ._pending import submit, take_failure, wait_for_room
 from ._store import Store
 from ._store_options import GivenOptions
@@ -70,30 +77,38 @@ def drain_run(
     run: Store,
     mirror: Store,
     *,
-    keep_local: int | None,
+    keep_local: int,
     max_host_bytes: int | None = None,
     progress: Progress | None = None,
 ) -> list[int]:
-    """Copy what is noted, oldest first, then remove what need not be kept here."""
+    """Copy what is noted, oldest first, then remove what need not be kept here.
+
+    A step that cannot be copied keeps no other from it; it is raised at the end.
+    """
     copied: list[int] = []
+    failed: list[CkptError] = []
     for awaited in find_awaited(run):
         try:
             opened = open_step(run, awaited.step)
+            if opened.manifest.commit != awaited.commit:
+                continue
+            copy_opened(
+                opened,
+                mirror,
+                overwrite=awaited.overwrite,
+                max_host_bytes=max_host_bytes,
+                count=Counter(progress, stored_bytes(opened) if progress else 0),
+            )
         except NotFound:
+            continue  # pruned or overwritten
+        except (Damaged, LimitExceeded, StepExists, Untrusted) as error:
+            failed.append(error)
             continue
-        if opened.manifest.commit != awaited.commit:
-            continue
-        copy_opened(
-            opened,
-            mirror,
-            overwrite=awaited.overwrite,
-            max_host_bytes=max_host_bytes,
-            count=Counter(progress, stored_bytes(opened) if progress else 0),
-        )
         forget_awaited(run, awaited.step, awaited.commit)
         copied.append(awaited.step)
-    if keep_local is not None:
-        remove_mirrored(run, mirror, keep=keep_local)
+    remove_mirrored(run, mirror, keep=keep_local)
+    if failed:
+        raise failed[0]
     return copied
 
 

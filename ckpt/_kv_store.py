@@ -19,6 +19,8 @@ from typing import Any, TypeVar
 
 import tensorstore as ts
 
+from layouts import REQUEST_BYTES
+
 from ._errors import LimitExceeded, NotFound, Outcome, StoreError
 from ._kv_object import KvReader, KvWriter
 from ._request import PastEnd, wait
@@ -26,6 +28,9 @@ from ._store import check_name, check_prefix
 from ._store_options import StoreOptions, s3_settings
 
 _T = TypeVar("_T")
+
+_REQUEST_BYTES = 4 << 20
+"""Much beside a round trip, and 64 of them are still little memory."""
 
 _FAR = 1 << 60
 """No object reaches this offset: asking for it makes S3 tell the size."""
@@ -89,6 +94,10 @@ class KvStore:
     @property
     def batch_bytes(self) -> int:
         return 1 << 20
+
+    @property
+    def request_bytes(self) -> int:
+        return _REQUEST_BYTES if self.is_remote else REQUEST_BYTES
 
     @property
     def is_remote(self) -> bool:

@@ -16,6 +16,8 @@ from collections.abc import Generator, Iterable
 from dataclasses import dataclass
 from functools import partial
 
+from layouts import REQUEST_BYTES
+
 from . import _place as place
 from ._errors import (
     CkptError,
@@ -58,6 +60,10 @@ class LocalStore:
         # Larger writes make larger pages in the page cache, which on a disk is worth
         # more than that a batch fits into a processor's own cache.
         return 1 << 20 if place.is_in_memory(self.root) else 4 << 20
+
+    @property
+    def request_bytes(self) -> int:
+        return REQUEST_BYTES
 
     @property
     def is_remote(self) -> bool:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
-from typing import Any, cast
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import jax
 
@@ -14,9 +14,13 @@ from layouts import Box, Leaf, Manifest
 from ._catalog import Openable, open_path
 from ._exchange import can_move
 from ._per_process import find_owners
+from ._read import adjacent_rows
 from ._restore import check_options, resolve
 from ._store_options import GivenOptions
 from ._target import Specs, Target, Wishes
+
+OPENING = 3
+"""A listing of steps, the commit record, the manifest."""
 
 _SHOWN = 10
 """How many changed layouts a plan prints."""
@@ -24,7 +28,10 @@ _SHOWN = 10
 
 @dataclass(frozen=True, slots=True)
 class ProcessReads:
-    """What one process reads, and how many of its bytes it wanted."""
+    """What one process reads, and how many of its bytes it wanted.
+
+    `requests` are those for data and for the parts that describe it.
+    """
 
     process: int
     bytes: int
@@ -38,7 +45,9 @@ class RestorePlan:
 
     `stored` are the bytes of the selected leaves; `amplification` is bytes read over
     the whole job per byte of them that any process needs; `fallbacks` says which saved
-    specs did not fit.
+    specs did not fit. `opening` is how many requests come first (a listing, the
+    record, the manifest); `puts` how many objects each process sent when this was
+    saved.
     """
 
     url: str
@@ -49,6 +58,8 @@ class RestorePlan:
     processes: tuple[ProcessReads, ...]
     peak_host_bytes: int
     fallbacks: tuple[str, ...]
+    puts: tuple[int, ...] = ()
+    opening: int = OPENING
 
     @property
     def bytes(self) -> int:
@@ -75,6 +86,10 @@ class RestorePlan:
         lines.append(
             f"read amplification {self.amplification:.2f}, "
             f"peak host memory {self.peak_host_bytes:,} bytes"
+        )
+        lines.append(
+            f"{self.opening} requests to open it; it was saved in {sum(self.puts):,} "
+            f"(at most {max(self.puts, default=0):,} of a process)"
         )
         lines += [f"changed: {note}" for note in self.fallbacks[:_SHOWN]]
         if len(self.fallbacks) > _SHOWN:
@@ -125,7 +140,12 @@ def plan(
         )
     owner = _owners(mesh, laid, count, given=processes is not None)
     per_process, peak = _reads(
-        opened.manifest, wanted.targets, owner, count, broadcast=broadcast
+        opened.manifest,
+        wanted.targets,
+        owner,
+        count,
+        broadcast=broadcast,
+        request_bytes=opened.store.request_bytes,
     )
     return RestorePlan(
         opened.store.url,
@@ -136,6 +156,7 @@ def plan(
         per_process,
         peak,
         tuple(f"`{t.path}`: {note}" for t in wanted.targets for note in t.notes),
+        tuple(layouts.count_writes(opened.manifest).tolist()),
     )
 
 
@@ -164,8 +185,9 @@ def _reads(
     count: int,
     *,
     broadcast: bool,
+    request_bytes: int,
 ) -> tuple[tuple[ProcessReads, ...], int]:
-    totals = [[0, 0, 0] for _ in range(count)]
+    counts = [_Count(manifest, request_bytes) for _ in range(count)]
     owners = find_owners(manifest.structure, count)
     held = [0] * count
     shared: dict[int, tuple[Target, layouts.Wants]] = {}
@@ -173,8 +195,7 @@ def _reads(
     def add(process: int, target: Target, boxes: Iterable[Box]) -> None:
         leaf = manifest.leaves[target.number]
         read = layouts.plan_leaf_read(target.number, leaf, list(boxes))
-        totals[process][0] += read.read
-        totals[process][1] += _requests(leaf, read)
+        counts[process].add(leaf, read)
 
     for target in targets:
         leaf = manifest.leaves[target.number]
@@ -196,7 +217,7 @@ def _reads(
             shared[len(shared)] = target, wants
         for process, boxes in found.items():
             size = sum(box.size for box in boxes) * leaf.itemsize
-            totals[process][2] += size
+            counts[process].wanted += size
             held[process] += size
             if together:
                 boxes = layouts.boxes_alone(leaf, wants, process)
@@ -205,7 +226,11 @@ def _reads(
     units = layouts.share_reads(leaves, {n: wants for n, (_, wants) in shared.items()})
     for unit in units:
         add(unit.reader, shared[unit.item][0], [unit.box])
-    reads = tuple(ProcessReads(p, *total) for p, total in enumerate(totals))
+    packs = _PackRows(manifest, request_bytes)
+    reads = tuple(
+        ProcessReads(p, c.bytes, c.objects + c.parts + packs.count(c.packed), c.wanted)
+        for p, c in enumerate(counts)
+    )
     return reads, max(held, default=0)
 
 
@@ -230,15 +255,62 @@ def _boxes(
     return {process: list(boxes) for process, boxes in found.items()}
 
 
-def _requests(leaf: Leaf, read: layouts.LeafRead) -> int:
-    if not isinstance(leaf.store, layouts.Chunked):
-        return len(read.cells)
-    chunk = cast(Any, leaf.store.chunk)
-    size = leaf.itemsize
-    for n in chunk:
-        size *= n
-    most = max(1, layouts.REQUEST_BYTES // size)
-    return sum(
-        sum(1 for _ in layouts.merge_runs(cell.chunks, most=most))
-        for cell in read.cells
+@dataclass(slots=True)
+class _Count:
+    """What one process asks for, while targets are gone through."""
+
+    manifest: Manifest
+    request_bytes: int
+    bytes: int = 0
+    wanted: int = 0
+    objects: int = 0
+    writers: set[int] = field(default_factory=set[int])
+    packed: dict[int, set[tuple[int, int]]] = field(
+        default_factory=dict[int, set[tuple[int, int]]]
     )
+
+    @property
+    def parts(self) -> int:
+        """How many parts describe what is read."""
+        return len(self.writers)
+
+    def add(self, leaf: Leaf, read: layouts.LeafRead) -> None:
+        """Count the reads of a leaf."""
+        self.bytes += read.read
+        for cell in read.cells:
+            self.writers.add(cell.writer)
+            if isinstance(leaf.store, layouts.Chunked):
+                self.objects += self._count_chunks(cell)
+            else:
+                self.packed.setdefault(cell.writer, set()).add((cell.leaf, cell.cell))
+
+    def _count_chunks(self, cell: layouts.CellRead) -> int:
+        most = layouts.chunks_a_request(self.manifest, cell.leaf, self.request_bytes)
+        return sum(1 for _ in layouts.merge_runs(cell.chunks, most=most))
+
+
+class _PackRows:
+    """Where pieces stand in packs; each writer's rows are worked out once."""
+
+    def __init__(self, manifest: Manifest, request_bytes: int) -> None:
+        self._manifest = manifest
+        self._request_bytes = request_bytes
+        self._rows: dict[int, list[layouts.PackRow]] = {}
+
+    def count(self, packed: Mapping[int, set[tuple[int, int]]]) -> int:
+        """Return how many requests read these pieces, by writer."""
+        return sum(self._count(writer, pieces) for writer, pieces in packed.items())
+
+    def _count(self, writer: int, pieces: set[tuple[int, int]]) -> int:
+        rows = self._rows.get(writer)
+        if rows is None:
+            found = layouts.pack_rows(
+                self._manifest.leaves, writer, limit=self._manifest.pack_bytes
+            )
+            rows = self._rows[writer] = list(found)
+        wanted: dict[int, list[tuple[layouts.PackRow, int]]] = {}
+        for row in rows:
+            if (row.leaf, row.piece) in pieces:
+                wanted.setdefault(row.pack, []).append((row, 0))
+        runs = [adjacent_rows(rows, self._request_bytes) for rows in wanted.values()]
+        return sum(1 for run in runs for _ in run)

@@ -53,9 +53,12 @@ def empty_aligned(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
     return raw[offset : offset + size].view(dtype).reshape(shape)
 
 
-def fill_buffers(opened: Opened, fills: Sequence[Fill]) -> None:
+def fill_buffers(
+    opened: Opened, fills: Sequence[Fill], *, max_host_bytes: int | None = None
+) -> None:
     """Read and check every chunk the plans name, into the buffers.
 
+    What is read at once, besides the buffers, stays below half of `max_host_bytes`.
     Raises Damaged, naming leaf and object, before any wrong value is handed out.
     """
     objects: list[tuple[Fill, CellRead]] = []
@@ -79,7 +82,12 @@ def fill_buffers(opened: Opened, fills: Sequence[Fill]) -> None:
 
         read_object(opened, part, cell.chunks, lay)
 
-    run_all(read_one, objects, parallel=opened.store.parallel)
+    parallel = opened.store.parallel
+    if max_host_bytes is not None:
+        # A remote store's answer is there twice for a moment.
+        held = 4 * opened.store.request_bytes
+        parallel = max(1, min(parallel, max_host_bytes // held))
+    run_all(read_one, objects, parallel=parallel)
     for writer, cells in packed.items():
         # Tied paths may want one leaf in several ways.
         wanted: Wanted = {}
@@ -224,7 +232,9 @@ def _read_plain(
     shape = cast(Chunked, leaf.store).chunk
     size = layouts.chunk_bytes(opened.manifest, part.leaf)
     stride = size + layouts.CHECKSUM_BYTES
-    most = max(1, layouts.REQUEST_BYTES // stride)
+    most = layouts.chunks_a_request(
+        opened.manifest, part.leaf, opened.store.request_bytes
+    )
     scratch = np.empty(min(most, len(chunks)) * stride, np.uint8)
     dtype = layouts.stored_dtype(leaf.dtype)
     for run in layouts.merge_runs(chunks, most=most):
@@ -239,23 +249,32 @@ def _read_plain(
 def _read_coded(
     opened: Opened, part: ObjectPart, leaf: Leaf, reader: Reader, chunks: Sequence[int]
 ) -> Iterator[Chunk]:
-    """Yield chunks that a codec compressed; they are decoded only once checked."""
+    """Yield chunks that a codec compressed; they are decoded only once checked.
+
+    As many adjacent ones a request as if they were not compressed.
+    """
     lengths = cast(Any, part.lengths)
     ends = np.cumsum(lengths + layouts.CHECKSUM_BYTES)
     shape = cast(Chunked, leaf.store).chunk
     dtype = layouts.stored_dtype(leaf.dtype)
     codec = cast(str, opened.manifest.codec)
-    for number in chunks:
-        size = int(lengths[number])
-        raw = np.empty(size + layouts.CHECKSUM_BYTES, np.uint8)
-        reader.read_into(int(ends[number]) - raw.nbytes, raw)
-        data = raw[:size]
-        stored = int.from_bytes(raw[size:].tobytes(), "little")
+    most = layouts.chunks_a_request(
+        opened.manifest, part.leaf, opened.store.request_bytes
+    )
+    for run in layouts.merge_runs(chunks, most=most):
+        begin = int(ends[run.start - 1]) if run.start else 0
+        raw = np.empty(int(ends[run.stop - 1]) - begin, np.uint8)
+        reader.read_into(begin, raw)
+        for number in run:
+            stop = int(ends[number]) - begin
+            tail = stop - layouts.CHECKSUM_BYTES
+            data = raw[tail - int(lengths[number]) : tail]
+            stored = int.from_bytes(raw[tail:stop].tobytes(), "little")
 
-        def decode(data: Array = data) -> Array:
-            return decode_chunk(codec, data.tobytes(), dtype, shape)
+            def decode(data: Array = data) -> Array:
+                return decode_chunk(codec, data.tobytes(), dtype, shape)
 
-        yield number, data, stored, decode
+            yield number, data, stored, decode
 
 
 Wanted = dict[tuple[int, int], list[tuple[Fill, CellRead]]]
@@ -278,7 +297,7 @@ def _read_packed(opened: Opened, writer: int, wanted: Wanted) -> None:
         first = opened.manifest.leaves[rows[0][0].leaf]
         box = first.cells.box(first.cells.coordinates(rows[0][0].piece))
         with open_object(opened, first, name, box, sizes[pack]) as reader:
-            for run in adjacent_rows(rows):
+            for run in adjacent_rows(rows, opened.store.request_bytes):
                 _read_rows(opened, name, reader, run, wanted)
 
     def work(pack: int) -> None:
@@ -288,14 +307,14 @@ def _read_packed(opened: Opened, writer: int, wanted: Wanted) -> None:
 
 
 def adjacent_rows(
-    rows: Sequence[tuple[PackRow, int]],
+    rows: Sequence[tuple[PackRow, int]], request_bytes: int
 ) -> Iterator[list[tuple[PackRow, int]]]:
     """Yield a pack's rows in runs that lie side by side, each within a request."""
     run: list[tuple[PackRow, int]] = []
     end = begin = 0
     for row, crc in rows:
         stop = row.offset + row.length
-        if run and (row.offset != end or stop - begin > layouts.REQUEST_BYTES):
+        if run and (row.offset != end or stop - begin > request_bytes):
             yield run
             run = []
         if not run:

@@ -101,10 +101,11 @@ def restore(
                 opened, targets, max_host_bytes=budget, job=job, alone=alone
             )
         except UNUSABLE as error:
+            again = replace(job, attempt=1)
             other = places.find_other(opened, error)
             if other is None:
+                again.withdraw(["read-0"], error)
                 raise
-            again = replace(job, attempt=1)
             made = assemble_leaves(
                 other, targets, max_host_bytes=budget, job=again, alone=alone
             )

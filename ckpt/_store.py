@@ -106,6 +106,11 @@ class Store(Protocol):
         """Whether each request costs a round trip, and may bring other bytes again."""
         ...
 
+    @property
+    def request_bytes(self) -> int:
+        """How many bytes are worth reading at once."""
+        ...
+
     def read(self, name: str, *, limit: int, size: int | None = None) -> bytes:
         """Return a whole small object; LimitExceeded, unread, when it is larger.
 

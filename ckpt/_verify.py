@@ -246,7 +246,7 @@ def _check_pack(
     first = leaves[rows[0][0].leaf]
     box = layouts.whole(first.shape)
     with open_object(opened, first, name, box, size, exact=True) as reader:
-        for run in adjacent_rows(rows):
+        for run in adjacent_rows(rows, opened.store.request_bytes):
             begin, last = run[0][0].offset, run[-1][0]
             data = np.empty(last.offset + last.length - begin, np.uint8)
             reader.read_into(begin, data)

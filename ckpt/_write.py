@@ -29,6 +29,8 @@ from ._store import Store, Writer
 
 Array = np.ndarray[Any, Any]
 _BATCH_CHUNKS = 256
+_SENT_AT_ONCE = 16
+_PUT_BYTES = 1 << 30
 _PACK_BATCH_BYTES = 1 << 20
 
 T = TypeVar("T")
@@ -97,6 +99,10 @@ def write_objects(
     `in_background` leaves processors to the training that goes on beside.
     """
     batch_bytes, parallel = store.batch_bytes, store.parallel
+    if store.is_remote:
+        _refuse_large(plan)
+        # Each object is held whole, and once more while it is sent.
+        parallel = min(parallel, _SENT_AT_ONCE)
     if in_background:
         parallel = max(1, parallel // 2)
     if max_host_bytes is not None:
@@ -109,6 +115,18 @@ def write_objects(
         return _write_object(store, plan, write, sources[write.leaf], codec, scratch)
 
     return run_all(work, plan.objects, parallel=parallel)
+
+
+def _refuse_large(plan: WritePlan) -> None:
+    """Refuse an object that is too much for one request to a store."""
+    for write in plan.objects:
+        if write.nbytes > _PUT_BYTES:
+            leaf = plan.leaves[write.leaf]
+            raise Unsupported(
+                f"expected parts of at most {_PUT_BYTES:,} bytes that divide, found "
+                f"one of {write.nbytes:,} - at `{leaf.path}`: pad the dimension that "
+                "is partitioned, so that each part of it has divisors"
+            )
 
 
 def _write_object(

@@ -82,12 +82,14 @@ from ._part import (
     ObjectPart as ObjectPart,
     Part as Part,
     chunk_bytes as chunk_bytes,
+    chunks_a_request as chunks_a_request,
     expected_objects as expected_objects,
     object_chunks as object_chunks,
     object_name as object_name,
     parse_part as parse_part,
 )
 from ._picture import draw_layout as draw_layout
+from ._puts import count_writes as count_writes
 from ._read_plan import (
     REQUEST_BYTES as REQUEST_BYTES,
     CellRead as CellRead,
@@ -198,6 +200,8 @@ __all__ = [
     "check_part_bytes",
     "check_parts",
     "chunk_bytes",
+    "chunks_a_request",
+    "count_writes",
     "cut_chunk",
     "cut_object",
     "digest",

@@ -232,6 +232,12 @@ def chunk_bytes(manifest: Manifest, leaf: int) -> int:
     return math.prod(cast(Chunked, found.store).chunk) * found.itemsize
 
 
+def chunks_a_request(manifest: Manifest, leaf: int, request_bytes: int) -> int:
+    """Return how many adjacent chunks of an object one request reads at most."""
+    stride = chunk_bytes(manifest, leaf) + CHECKSUM_BYTES
+    return max(1, request_bytes // stride)
+
+
 def parse_files(value: Any) -> tuple[FileEntry, ...]:
     """Read the names, sizes and checksums of small files, each named once."""
     files = tuple([_parse_file(file) for file in expect_list(value, "files")])

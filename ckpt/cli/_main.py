@@ -1,4 +1,4 @@
-"""`python -m ckpt`: demo, ls, show, verify, plan, diff."""
+"""`python -m ckpt`: demo, ls, show, verify, plan, diff, copy, drain."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import ckpt
 import pytree
 
 from .._checkpoint import describe
+from ._progress import show_progress
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -56,6 +57,17 @@ def _parser() -> argparse.ArgumentParser:
     for command in (show, verify, plan):
         command.add_argument("--step", type=int, help="default: the newest")
     add("diff", _diff, "compare two checkpoints, values bit by bit", paths=2)
+    copy = add("copy", _copy, "copy a run's steps into another run", paths=0)
+    copy.add_argument("source", help="a run, or one checkpoint's directory")
+    copy.add_argument("target", help="the run to copy into")
+    copy.add_argument("--step", type=int, help="default: all")
+    copy.add_argument("--overwrite", action="store_true", help="replace other commits")
+    drain = add("drain", _drain, "finish what saves with mirror= have left", paths=0)
+    drain.add_argument("path", help="the run that was saved to")
+    drain.add_argument("mirror", help="where its steps are copied")
+    drain.add_argument("--keep-local", type=int, default=2, help="default: 2")
+    for command in (copy, drain):
+        command.add_argument("--json", action="store_true", help="for machines")
     return parser
 
 
@@ -176,6 +188,8 @@ def _plan(arguments: Any) -> int:
         "peak_host_bytes": plan.peak_host_bytes,
         "processes": [[p.process, p.bytes, p.requests] for p in plan.processes],
         "fallbacks": plan.fallbacks,
+        "opening": plan.opening,
+        "puts": plan.puts,
     }
     _print(arguments, value, str(plan))
     return 0
@@ -190,3 +204,31 @@ def _diff(arguments: Any) -> int:
     ]
     _print(arguments, rows, str(found))
     return int(bool(found))
+
+
+def _copy(arguments: Any) -> int:
+    with show_progress(f"copy to {_safe(arguments.target)}") as progress:
+        found = ckpt.copy(
+            arguments.source,
+            arguments.target,
+            step=arguments.step,
+            overwrite=arguments.overwrite,
+            progress=progress,
+        )
+    rows = [{"step": ck.step, "url": ck.url, "digest": ck.digest} for ck in found]
+    text = "\n".join(f"step {ck.step} is in {ck.url}" for ck in found)
+    _print(arguments, rows, text)
+    return 0
+
+
+def _drain(arguments: Any) -> int:
+    with show_progress(f"drain to {_safe(arguments.mirror)}") as progress:
+        copied = ckpt.drain(
+            arguments.path,
+            arguments.mirror,
+            keep_local=arguments.keep_local,
+            progress=progress,
+        )
+    shown = ", ".join(map(str, copied)) or "none were left"
+    _print(arguments, {"copied": copied}, f"steps copied: {shown}")
+    return 0

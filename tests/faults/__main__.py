@@ -28,6 +28,7 @@ from tests.faults._sweeps import (
 from tests.jobs._kills import How, strike_saves
 from tests.jobs._matrix import MODULES as JOB_MODULES, run_matrix
 from tests.jobs._trees import KINDS
+from tests.stores._campaign import stores
 
 Line = tuple[str, str, tuple[str, ...]]
 """What was done, its figures, and complaints."""
@@ -141,6 +142,7 @@ CAMPAIGNS: dict[str, Callable[[], Iterator[Line]]] = {
     "damage": damage,
     "races": races,
     "jobs": jobs,
+    "stores": stores,
 }
 
 

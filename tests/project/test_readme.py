@@ -2,10 +2,15 @@
 
 import os
 import re
+import shutil
 import socket
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
+
+from tests._harness.servers import environment, serve_clouds
 
 ROOT = Path(__file__).parents[2]
 JOB = """
@@ -33,8 +38,20 @@ def start(code: str, folder: Path, *arguments: str) -> subprocess.Popen[str]:
     )
 
 
-def test_the_code_of_the_readme_runs_in_order(tmp_path: Path) -> None:
-    alone, together, job = read_blocks()
+def test_the_code_of_the_readme_runs_in_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alone, together, job, stores = read_blocks()
+    with serve_clouds() as clouds:
+        for name, value in environment(clouds).items():
+            monkeypatch.setenv(name, value)
+        done = start(f"{alone}\n{stores}", tmp_path)
+        output, errors = done.communicate(timeout=120)
+        assert done.returncode == 0, errors
+        near = tmp_path / "runs/near"
+        assert f"[31] {near}" in output
+        assert clouds["gs"].names("runs/a/steps/") == ["runs/a/steps/30.json"]
+    shutil.rmtree(tmp_path / "runs")
     done = start(f"{alone}\n{together}", tmp_path)
     output, errors = done.communicate(timeout=120)
     assert done.returncode == 0, errors

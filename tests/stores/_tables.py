@@ -64,7 +64,7 @@ def save_strikes() -> Sequence[Strike]:
     ]
 
 
-def conflict_strikes() -> Sequence[Strike]:
+def conflict_strikes() -> list[Strike]:
     """Return those that only S3 answers so."""
     return [Strike(on, CONFLICT, unsafe="go on") for on in ("data", "record")]
 

@@ -9,9 +9,9 @@ import pytest
 from tests._harness.forkserver import ForkServer
 from tests._harness.jobs import JobServer
 from tests._harness.servers import Cloud, Kind
-from tests.faults._sweeps import MODULES
 from tests.jobs._matrix import MODULES as JOB_MODULES
 from tests.stores._places import KINDS, Place, new_place
+from tests.stores._races import MODULES
 
 
 @pytest.fixture

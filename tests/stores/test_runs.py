@@ -83,17 +83,19 @@ def test_damaged_objects_are_refused_and_reported(place: Place) -> None:
         with pytest.raises(ckpt.Damaged, match="- at "):
             ckpt.restore(place.url)
         assert [problem.object for problem in ckpt.verify(place.url).damaged] == [below]
-
-        place.delete(name)
-        with pytest.raises(ckpt.Damaged, match=re.escape(below)):
-            ckpt.restore(place.url)
-        assert [problem.object for problem in ckpt.verify(place.url).missing] == [below]
-
-        place.put(name, was[:-1])
-        with pytest.raises(ckpt.Damaged):
-            ckpt.restore(place.url)
-        assert not ckpt.verify(place.url).ok
         place.put(name, was)
+
+    name, below = data[0], data[0].partition("/")[2]
+    was = place.get(name)
+    place.delete(name)
+    with pytest.raises(ckpt.Damaged, match=re.escape(below)):
+        ckpt.restore(place.url)
+    assert [problem.object for problem in ckpt.verify(place.url).missing] == [below]
+    place.put(name, was[:-1])
+    with pytest.raises(ckpt.Damaged):
+        ckpt.restore(place.url)
+    assert not ckpt.verify(place.url).ok
+    place.put(name, was)
     assert differing(ckpt.restore(place.url), tree) == []
 
 
