@@ -4,10 +4,12 @@ What the mirror holds after the kill must not be sent again. That is stricter th
 had been acknowledged: requests that were in flight are waited for, and then seen.
 """
 
+import os
 import random
+import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -15,13 +17,23 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 import ckpt
 from tests._harness.jobs import Job, JobServer, Setup, wait_until
-from tests._harness.servers import BUCKET, Cloud, Kind, Request, Rule
+from tests._harness.servers import (
+    BUCKET,
+    Cloud,
+    Kind,
+    Request,
+    Rule,
+    environment,
+    serve_clouds,
+)
 from tests.faults._trees import WrongTree, make_tree, restore_seed
+from tests.jobs._matrix import MODULES
 from tests.stores._places import CloudPlace, FilePlace, cloud_place, copy_to_memory
 from tests.stores._runs import committed_folders
 from tests.stores._trainers import KEEP
 
 FIRST, LAST = 1, 2
+KILLS = 20
 SECONDS = 60.0
 
 Finish = Literal["drain", "save", "copy", "start over"]
@@ -81,6 +93,19 @@ def strike_drains(
         again += found.again
         complaints += found.complaints
     return Figures(instants, left, again, tuple(complaints))
+
+
+def drains() -> Iterator[tuple[str, str, tuple[str, ...]]]:
+    """Yield what was done, its figures, and complaints."""
+    with serve_clouds() as clouds:
+        os.environ.update(environment(clouds))
+        for kind, cloud in clouds.items():
+            with (
+                JobServer(*MODULES) as server,
+                tempfile.TemporaryDirectory(dir="/dev/shm") as folder,
+            ):
+                found = strike_drains(server, cloud, Path(folder), instants=KILLS)
+            yield f"{kind}, kill -9 in a drain", str(found), found.complaints
 
 
 def measure(server: JobServer, cloud: Cloud, folder: Path) -> tuple[float, int]:
