@@ -294,10 +294,11 @@ def _receive(link: socket.socket) -> bytes:
     """Return one line, b"" at the end."""
     parts: list[bytes] = []
     while not parts or not parts[-1].endswith(b"\n"):
-        part = link.recv(1 << 16)
+        # The next line may have come, too.
+        part = link.recv(1 << 16, socket.MSG_PEEK)
         if not part:
             return b""
-        parts.append(part)
+        parts.append(link.recv(len(part.partition(b"\n")[0]) + 1))
     return b"".join(parts)
 
 

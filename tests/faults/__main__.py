@@ -29,6 +29,7 @@ from tests.jobs._kills import How, strike_saves
 from tests.jobs._matrix import MODULES as JOB_MODULES, run_matrix
 from tests.jobs._trees import KINDS
 from tests.stores._campaign import stores
+from tests.stores._drains import drains
 
 Line = tuple[str, str, tuple[str, ...]]
 """What was done, its figures, and complaints."""
@@ -143,6 +144,7 @@ CAMPAIGNS: dict[str, Callable[[], Iterator[Line]]] = {
     "races": races,
     "jobs": jobs,
     "stores": stores,
+    "drains": drains,
 }
 
 
