@@ -175,8 +175,6 @@ def copy_opened(
     replaced = _find_replaced(run, step)
     if replaced is not None:
         if replaced[0].commit == commit:
-            # Whoever made this copy may have been killed just after its commit.
-            forget_attempt(run, step, commit)
             count(sum(stored.size for stored in objects))
             return open_step(run, step)
         if not allow(replaced[0].commit):

@@ -212,8 +212,9 @@ class LocalStore:
             with place.entered(self.root, parts) as at:
                 place.list_files(at, f"{prefix}/" if prefix else "", found)
         except OSError as error:
-            if not self._is_absent(error, prefix):
-                raise self._explain_read(error, prefix) from error
+            # A file in the place of the store is no empty store.
+            if not self._is_absent(error, prefix) or os.path.isfile(self.root):
+                raise self._explain(error, prefix) from error
         return sorted(found)
 
     def size(self, name: str) -> int | None:
