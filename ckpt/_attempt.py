@@ -193,8 +193,9 @@ def _note(run: Store, options: Options, begun: _Begun, began: float) -> Attempt:
         step = check_step(max([*committed_steps(run), *known], default=-1) + 1)
     elif step in known and not options.overwrite:
         raise StepExists(
-            f"expected step {step} to be free, found it committed in "
-            f"{beside.url if beside else ''}: save another step, or pass overwrite=True"
+            f"expected step {step} to be free, found it committed in the run's other "
+            f"place ({beside.url if beside else ''}): save another step, or pass "
+            "overwrite=True"
         )
     elif step in known and beside is not None:
         with contextlib.suppress(CkptError):
@@ -358,6 +359,9 @@ def _give_up(job: Job, run: Store, attempt: Attempt, error: BaseException) -> No
     An interrupt may come when the commit has happened: then the data stays. So it does
     while another process may write to it: `prune` finds it by its note.
     """
+    if run.is_remote and getattr(error, "outcome", "") == "unknown":
+        # What was sent may arrive yet: without a note nobody would find it.
+        return
     waits = isinstance(error, Exception) and not isinstance(error, BarrierTimeout)
     if not job.has_ended("written", within=_SETTLE_SECONDS if waits else 0.0):
         return

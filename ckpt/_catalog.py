@@ -76,9 +76,13 @@ def steps(
 
     A save that is under way, failed or was killed is never listed.
     """
-    found = set(committed_steps(locate(path, store_options)))
-    if mirror is not None:
-        found |= set(committed_steps(locate(mirror, store_options)))
+    places = [path] if mirror is None else [path, mirror]
+    found: set[int] = set()
+    for run in (locate(place, store_options) for place in places):
+        listed = committed_steps(run)
+        if not listed:
+            run.check_there()
+        found.update(listed)
     return sorted(found)
 
 
@@ -231,6 +235,7 @@ def open_path(
             return open_step(store, found[-1])
         if is_checkpoint(store):
             return read_twice(store, lambda: _open_directory(store))
+        store.check_there()
         raise NotFound(
             f"expected a run with a committed step, or a checkpoint, found neither "
             f"- in {store.url}"

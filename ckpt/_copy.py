@@ -34,7 +34,7 @@ from ._commit import commit_record, remove_attempt
 from ._errors import CkptError, Damaged, NotFound, StepExists, StoreError
 from ._local_store import LocalStore
 from ._notes import Attempt, forget_attempt, keep_attempt, note_attempt, take_attempt
-from ._objects import StoredObject, list_objects, read_batches
+from ._objects import BATCH_BYTES, StoredObject, list_objects, read_batches
 from ._store import Store
 from ._store_options import GivenOptions
 from ._write import run_all
@@ -92,6 +92,8 @@ def copy(
             f"expected the path of a run to copy into, found a checkpoint - at "
             f"{run.url}: give the folder that holds steps/"
         )
+    if not is_handle(source) and is_same_place(locate(source, store_options), run):
+        raise ValueError(f"expected two runs, found {run.url} twice")
     found = _find_steps(source, step, store_options)
     total = sum(count_bytes(opened) for opened in found()) if progress else 0
     count = count_up(progress, total)
@@ -218,6 +220,10 @@ def _transfer(
     store.make_folders(folders)
     there = frozenset(store.list(""))
     parallel = store.parallel
+    batch_bytes = BATCH_BYTES
+    if max_host_bytes is not None:
+        batch_bytes = min(BATCH_BYTES, max_host_bytes // 4)
+        parallel = max(1, min(parallel, max_host_bytes // (4 * batch_bytes)))
     if opened.store.is_remote or store.is_remote:
         largest = max(stored.size for stored in objects)
         held = (max_host_bytes or _HELD_BYTES) // (_HELD_COPIES * largest or 1)
@@ -225,7 +231,7 @@ def _transfer(
 
     def send(stored: StoredObject) -> None:
         with store.write(stored.name, size=stored.size) as out:
-            for batch in read_batches(opened, opened.store, stored):
+            for batch in read_batches(opened, opened.store, stored, batch_bytes):
                 out.write([batch])
             out.close()
 

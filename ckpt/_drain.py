@@ -67,7 +67,7 @@ def drain(
             run, far = locate(path, store_options), locate(mirror, store_options)
             refuse_same_place(run, far)
             wait_until_idle(run.url, what="save")
-            if not committed_steps(run):
+            if not committed_steps(run) and not committed_steps(far):
                 raise NotFound(f"expected a run with steps, found none - in {run.url}")
 
         def decide(_: object) -> list[int]:

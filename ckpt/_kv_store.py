@@ -34,6 +34,9 @@ _PAUSE_SECONDS = 0.2
 
 _HURRY_SECONDS = 10.0
 
+_PROBE = "steps/0"
+"""An object that no run has."""
+
 _NEVER = b"\0\1" + bytes(7)
 """A generation of GCS that no object has: they are microseconds since 1970."""
 
@@ -132,19 +135,18 @@ class KvStore:
         skipped = len(self.within) + 1 if self.within else 0
         keys = self._wait(self.kv.list(span), prefix)
         if not keys and self.base.startswith("gs://"):
-            self._check_bucket(f"{prefix}/0" if prefix else "0")
+            # TensorStore takes a listing that GCS refused for an empty one.
+            self._wait(self._ask(_PROBE, 0), prefix)
         return sorted(key.decode(errors="surrogateescape")[skipped:] for key in keys)
 
-    def _check_bucket(self, name: str) -> None:
-        """Raise for a listing that GCS refused: TensorStore takes it for an empty one.
-
-        A read tells of credentials. Of the bucket only a write tells, one that cannot
-        take place; who may only read is refused here, but not without a bucket.
-        """
-        self._wait(self._ask(name, 0), name)
+    def check_there(self) -> None:
+        if not self.base.startswith("gs://"):
+            return
+        # Neither listings nor reads tell of a bucket that does not exist, only writes
+        # do: this one cannot take place. Who may only read is refused it.
+        sent = self.kv.write(self._key(_PROBE), b"", if_equal=_NEVER)
         try:
-            sent = self.kv.write(self._key(name), b"", if_equal=_NEVER)
-            self._wait(sent, name)
+            self._wait(sent, "")
         except StoreError as error:
             if "no such bucket" in str(error):
                 raise
@@ -321,6 +323,11 @@ class KvStore:
         GCS does: a range behind the end is refused without it, a range across the end
         brings it. So single bytes are tried, many at once, until the end is near.
         """
+        try:
+            self.get(name, 0, _NEAR)
+        except PastEnd as end:
+            if end.size is not None:
+                return end.size
         low, high = 0, _FAR
         marks = [1 << power for power in range(16, 44)]
         while high - low > _NEAR:

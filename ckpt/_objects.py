@@ -23,7 +23,7 @@ Bytes = np.ndarray[Any, Any]
 Segment = tuple[int, int | str]
 """How many bytes come next in an object, and their CRC-32C, or SHA-256 as text."""
 
-_BATCH_BYTES = 4 << 20
+BATCH_BYTES = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,17 +63,21 @@ def _list_whole(name: str, size: int, check: int | str) -> StoredObject:
 
 
 def read_batches(
-    opened: Opened, store: Store, stored: StoredObject
+    opened: Opened,
+    store: Store,
+    stored: StoredObject,
+    batch_bytes: int = BATCH_BYTES,
 ) -> Generator[Bytes]:
     """Yield an object's bytes from front to back, each batch checked before.
 
     `store` is where it is read: the checkpoint's own, or a copy's. Damaged when it is
-    missing, longer or shorter, or another; a batch is valid until the next.
+    missing, longer or shorter, or another; a batch, of about `batch_bytes`, is valid
+    until the next.
     """
     with _reading(opened, store, stored) as reader:
         room = np.empty(0, np.uint8)
         at = 0
-        for batch in _batches(stored.segments()):
+        for batch in _batches(stored.segments(), batch_bytes):
             size = sum(length for length, _ in batch)
             if size > len(room):
                 room = empty_aligned((size,), np.dtype(np.uint8))
@@ -108,11 +112,11 @@ def _reading(opened: Opened, store: Store, stored: StoredObject) -> Generator[Re
         raise _other(opened, store, stored, "fewer bytes") from None
 
 
-def _batches(segments: Iterable[Segment]) -> Iterator[list[Segment]]:
+def _batches(segments: Iterable[Segment], most: int) -> Iterator[list[Segment]]:
     batch: list[Segment] = []
     held = 0
     for segment in segments:
-        if batch and held + segment[0] > _BATCH_BYTES:
+        if batch and held + segment[0] > most:
             yield batch
             batch, held = [], 0
         batch.append(segment)

@@ -149,10 +149,10 @@ class _Known:
 def open_object(
     opened: Opened, leaf: Leaf, name: str, box: Box, size: int, *, exact: bool = False
 ) -> AbstractContextManager[Reader]:
-    """Open an object whose size is known; Damaged if it is missing or shorter.
+    """Open an object whose size is known; Damaged if it is missing or of another size.
 
-    From a remote store a longer one is taken, too, unless its size must be `exact`:
-    that costs a request.
+    From a remote store any is taken that has the bytes which are read, unless its size
+    must be `exact`: that costs a request.
     """
     return _Known(opened, leaf, name, box).reading(size, exact=exact)
 

@@ -170,6 +170,10 @@ class Store(Protocol):
         """Tell whether an object is there."""
         ...
 
+    def check_there(self) -> None:
+        """Raise StoreError where nothing can be, as there is no such bucket."""
+        ...
+
     def make_folders(self, names: Iterable[str]) -> None:
         """Make folders that hold across a power cut, and the store's own above."""
         ...

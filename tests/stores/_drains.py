@@ -10,6 +10,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -222,6 +223,16 @@ def names_of(near: FilePlace, suffix: str) -> set[str]:
     return {path.name.removesuffix(suffix) for path in found}
 
 
+def names_waiting(near: FilePlace) -> set[str]:
+    """Return the folders that the mirror is still to have, as their notes say."""
+    found = set[str]()
+    for path in (near.root / "steps").glob("*.mirror"):
+        with suppress(FileNotFoundError):
+            if '"done":false' in path.read_text():
+                found.add(path.stem)
+    return found
+
+
 def committed_steps(place: FilePlace | CloudPlace) -> set[int]:
     return set(committed_folders(place))
 
@@ -246,7 +257,7 @@ def find_complaint(near: FilePlace, far: CloudPlace, steps: set[int]) -> str:
         return f"the mirror lacks {sorted(lost)}"
     if here.items() - there.items():
         return f"found {here} here, {there} in the mirror"
-    if waiting := names_of(near, ".mirror") & set(here.values()):
+    if waiting := names_waiting(near) & set(here.values()):
         return f"{sorted(waiting)} wait after all was done"
     if len(here) > KEEP:
         return f"found {sorted(here)} here, expected at most {KEEP}"
@@ -262,7 +273,9 @@ def find_complaint(near: FilePlace, far: CloudPlace, steps: set[int]) -> str:
 
 
 def finish_by_drain(near: FilePlace, far: CloudPlace) -> None:
-    ckpt.drain(near.root, far.url, keep_local=KEEP)
+    # An unsafe trainer may have left nothing at all.
+    with suppress(ckpt.NotFound):
+        ckpt.drain(near.root, far.url, keep_local=KEEP)
 
 
 def finish_by_save(near: FilePlace, far: CloudPlace) -> None:
@@ -273,7 +286,7 @@ def finish_by_save(near: FilePlace, far: CloudPlace) -> None:
 
     def is_done() -> bool:
         # What is removed is noted until it is gone.
-        waiting = names_of(near, ".mirror") - orphans
+        waiting = names_waiting(near) - orphans
         removed = len(names_of(near, ".json")) <= KEEP
         return not waiting and removed and names_of(near, ".attempt") <= orphans
 

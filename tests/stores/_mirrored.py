@@ -17,8 +17,7 @@ def save(near: str, far: str, step: int) -> None:
     ckpt.save(
         *(state, mesh, near), step=step, mirror=far, barrier_timeout=BARRIER_SECONDS
     )
-    if jax.process_index() == 0:
-        ckpt.drain(near, far)
+    ckpt.drain(near, far, barrier_timeout=BARRIER_SECONDS)
 
 
 def restore(near: str, far: str, step: int) -> list[str]:

@@ -99,6 +99,7 @@ def lasting_save_strikes() -> Sequence[Strike]:
             for rule in forever
         ),
         Strike("record", Rule("late"), ("CommitUnknown",), timeout=TIMEOUT),
+        Strike("data", Rule("late"), KEPT, timeout=TIMEOUT),
     ]
 
 

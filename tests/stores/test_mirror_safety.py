@@ -129,7 +129,7 @@ def test_a_step_that_goes_to_the_mirror_at_once_comes_after_those_here(
 ) -> None:
     with small_disk(near, "1m"):
         with down(far):
-            save(near, far, 0, rows=300)
+            save(near, far, 0, rows=300, step=0)
             save(near, far, 1, rows=300)
         assert save(near, far, 2, rows=900).step == 2
         ckpt.drain(near, far)
