@@ -3,6 +3,7 @@
 import functools
 import json
 import math
+import re
 from typing import Any
 
 import jax
@@ -80,7 +81,7 @@ CYCLE += [CYCLE, CYCLE]
         (b"a", "builtins.bytes"),
         (CYCLE, "builtins.list"),
     ],
-    ids=str,
+    ids=lambda value: re.sub(r" at 0x\w+", "", str(value)),
 )
 def test_other_values_are_labels(value: Any, label: str) -> None:
     assert save(value)["static"] == {"activation": {"label": label}}
