@@ -77,13 +77,8 @@ def steps(
     A save that is under way, failed or was killed is never listed.
     """
     places = [path] if mirror is None else [path, mirror]
-    found: set[int] = set()
-    for run in (locate(place, store_options) for place in places):
-        listed = committed_steps(run)
-        if not listed:
-            run.check_there()
-        found.update(listed)
-    return sorted(found)
+    runs = [locate(place, store_options) for place in places]
+    return sorted({step for run in runs for step in committed_steps(run)})
 
 
 def latest(
@@ -235,10 +230,9 @@ def open_path(
             return open_step(store, found[-1])
         if is_checkpoint(store):
             return read_twice(store, lambda: _open_directory(store))
-        store.check_there()
         raise NotFound(
             f"expected a run with a committed step, or a checkpoint, found neither "
-            f"- in {store.url}"
+            f"- in {store.url}{store.absence_hint}"
         )
     if is_checkpoint(store):
         raise ValueError(

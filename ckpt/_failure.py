@@ -17,7 +17,7 @@ _KINDS = {
 }
 
 
-def describe_failure(process: int, error: BaseException) -> Post:
+def report_failure(process: int, error: BaseException) -> Post:
     """Return what the others need to know of an error."""
     kind = type(error).__name__
     known = isinstance(error, CkptError)

@@ -29,7 +29,7 @@ import jax
 from jax._src import distributed
 
 from ._errors import BarrierTimeout, Unsupported
-from ._failure import Post as Post, describe_failure, rebuild_failure
+from ._failure import Post as Post, rebuild_failure, report_failure
 from ._service import RpcError, SilentError, call as call_service, polls, request
 
 T = TypeVar("T")
@@ -143,7 +143,7 @@ class Job:
         """Say that this process cannot take part; return an earlier refusal."""
         if self.count == 1:
             return None
-        failed = describe_failure(self.process, error)
+        failed = report_failure(self.process, error)
         with contextlib.suppress(SilentError, RpcError):
             made = self._create(f"{name}/verdict", failed)
             self._set(f"{name}/{self.process}", failed)
@@ -156,9 +156,7 @@ class Job:
         if self.count > 1:
             with contextlib.suppress(SilentError, RpcError):
                 for name in names:
-                    self._create(
-                        f"{name}/verdict", describe_failure(self.process, error)
-                    )
+                    self._create(f"{name}/verdict", report_failure(self.process, error))
 
     def has_ended(self, name: str, *, within: float) -> bool:
         """Tell whether all others have posted or failed in a round, or do so soon."""
@@ -182,7 +180,7 @@ class Job:
             answer = decide([posts[p]["post"] for p in range(self.count)])
         except BaseException as error:
             with contextlib.suppress(SilentError):
-                self._set(f"{name}/answer", describe_failure(0, error))
+                self._set(f"{name}/answer", report_failure(0, error))
             raise
         self._set(f"{name}/answer", {"answer": answer})
         return answer
@@ -229,7 +227,7 @@ class Job:
 
     def _absent(self, processes: list[int]) -> Post:
         text = self._absence(processes or [0])
-        return describe_failure(self.process, BarrierTimeout(text))
+        return report_failure(self.process, BarrierTimeout(text))
 
     def _absence(self, processes: list[int], why: str = "") -> str:
         shown = ", ".join(map(str, processes[:_NAMED]))

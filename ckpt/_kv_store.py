@@ -37,9 +37,6 @@ _HURRY_SECONDS = 10.0
 _PROBE = "steps/0"
 """An object that no run has."""
 
-_NEVER = b"\0\1" + bytes(7)
-"""A generation of GCS that no object has: they are microseconds since 1970."""
-
 
 @dataclass(frozen=True, slots=True)
 class KvStore:
@@ -58,6 +55,11 @@ class KvStore:
     @property
     def batch_bytes(self) -> int:
         return 1 << 20
+
+    @property
+    def absence_hint(self) -> str:
+        gcs = self.base.startswith("gs://")
+        return "; a bucket that does not exist looks the same" if gcs else ""
 
     @property
     def request_bytes(self) -> int:
@@ -138,18 +140,6 @@ class KvStore:
             # TensorStore takes a listing that GCS refused for an empty one.
             self._wait(self._ask(_PROBE, 0), prefix)
         return sorted(key.decode(errors="surrogateescape")[skipped:] for key in keys)
-
-    def check_there(self) -> None:
-        if not self.base.startswith("gs://"):
-            return
-        # Neither listings nor reads tell of a bucket that does not exist, only writes
-        # do: this one cannot take place. Who may only read is refused it.
-        sent = self.kv.write(self._key(_PROBE), b"", if_equal=_NEVER)
-        try:
-            self._wait(sent, "")
-        except StoreError as error:
-            if "no such bucket" in str(error):
-                raise
 
     def size(self, name: str) -> int | None:
         return self._sizes([check_name(name)])[0]

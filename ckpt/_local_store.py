@@ -62,6 +62,10 @@ class LocalStore:
         return 1 << 20 if place.is_in_memory(self.root) else 4 << 20
 
     @property
+    def absence_hint(self) -> str:
+        return ""
+
+    @property
     def request_bytes(self) -> int:
         return REQUEST_BYTES
 
@@ -232,9 +236,6 @@ class LocalStore:
 
     def has(self, name: str) -> bool:
         return self.size(name) is not None
-
-    def check_there(self) -> None:
-        """Do nothing: a folder that is not there yet is made."""
 
     def make_folders(self, names: Iterable[str]) -> None:
         # Parents are synced whether or not this call made the entry: a process killed

@@ -165,9 +165,9 @@ class Places:
         here, there = _steps_of_both(near, far)
         step = max([*here, *there], default=None) if step is None else check_step(step)
         if step is None:
-            far.check_there()
             raise NotFound(
                 f"expected a committed step, found none - in {near.url} and {far.url}"
+                f"{far.absence_hint}"
             )
         if step in here:
             try:

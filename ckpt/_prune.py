@@ -110,10 +110,10 @@ def prune(
     """Remove steps, and old leftovers of failed saves; return what was removed.
 
     `keep` removes the steps its rule does not keep, never the newest, nor one that a
-    mirror is still to have. `drop` removes
-    the steps it names, the newest too (rollback). Attempts that never committed are
-    removed once they are `orphan_age` seconds old (0 on request), so that a live
-    writer is not robbed. Each step goes record first, then data.
+    mirror is still to have. `drop` removes the steps it names, the newest too
+    (rollback; a mirror keeps them). Attempts that never committed are removed once they
+    are `orphan_age` seconds old (0 on request), so that a live writer is not robbed.
+    Each step goes record first, then data.
 
     >>> import ckpt
     >>> for step in range(3):

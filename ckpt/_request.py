@@ -93,9 +93,10 @@ def wait(
         raise PastEnd(int(size_told[1]) if size_told else None)
     for pattern, found, advice in _REFUSALS:
         if re.search(pattern, reason):
-            advice = advice or (_S3_KEYS if "s3://" in where else _GS_KEYS)
-            # What servers say of keys may repeat them.
-            reason = re.sub(r"^(\w+(?:: \w+)?): .*", r"\1", reason)
+            if not advice:
+                advice = _S3_KEYS if "s3://" in where else _GS_KEYS
+                # What servers say of keys may repeat them.
+                reason = re.sub(r"^(\w+(?:: \w+)?): .*", r"\1", reason)
             raise StoreError(
                 f"Expected the store to do as asked, found {found} ({reason}) - at "
                 f"{where}. {advice}",

@@ -107,6 +107,11 @@ class Store(Protocol):
         ...
 
     @property
+    def absence_hint(self) -> str:
+        """What messages add where nothing was found, and that may mean more."""
+        ...
+
+    @property
     def request_bytes(self) -> int:
         """How many bytes are worth reading at once."""
         ...
@@ -168,10 +173,6 @@ class Store(Protocol):
 
     def has(self, name: str) -> bool:
         """Tell whether an object is there."""
-        ...
-
-    def check_there(self) -> None:
-        """Raise StoreError where nothing can be, as there is no such bucket."""
         ...
 
     def make_folders(self, names: Iterable[str]) -> None:

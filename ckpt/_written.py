@@ -139,11 +139,7 @@ def _folders(plan: WritePlan, documents: Iterable[str]) -> list[str]:
         found.add("/".join([store.name, "c", *map(str, at[:-1])]))
     for row in plan.rows:
         found.add(f"{layouts.pack_name(plan.process, row.pack)}/c")
-    parents = {
-        "/".join(segments[:n])
-        for segments in (name.split("/") for name in found)
-        for n in range(1, len(segments))
-    }
+    parents = {parent for name in found for parent in layouts.parents(name)}
     return sorted(found | parents)
 
 
