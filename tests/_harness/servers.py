@@ -24,6 +24,7 @@ from tests._harness.warm import ROOT
 
 BUCKET = "bucket"
 START_SECONDS = 60.0
+_TRIES = 4
 
 Kind = Literal["s3", "gs"]
 KINDS: tuple[Kind, ...] = ("s3", "gs")
@@ -152,6 +153,13 @@ class Cloud:
         return f"/storage/v1/b/{BUCKET}/o/{_quoted(name)}?alt=media"
 
     def _ask(self, method: str, path: str, body: bytes | None = None) -> bytes:
+        # moto fails now and then while others write: this is not what is tested.
+        for _ in range(_TRIES - 1):
+            with contextlib.suppress(http.client.HTTPException, _ServerFailed):
+                return self._ask_once(method, path, body)
+        return self._ask_once(method, path, body)
+
+    def _ask_once(self, method: str, path: str, body: bytes | None) -> bytes:
         connection = http.client.HTTPConnection(
             "127.0.0.1", self.port, timeout=self.patience
         )
@@ -164,8 +172,13 @@ class Cloud:
             if answer.status == 404:
                 raise FileNotFoundError(path)
             if answer.status >= 300:
-                raise OSError(f"{answer.status} to {method} {path}: {data[:200]!r}")
+                text = f"{answer.status} to {method} {path}: {data[:200]!r}"
+                raise _ServerFailed(text) if answer.status >= 500 else OSError(text)
             return data
+
+
+class _ServerFailed(OSError):
+    """A server answered that it failed."""
 
 
 def environment(clouds: Mapping[Kind, Cloud]) -> dict[str, str]:
