@@ -37,6 +37,7 @@ from ._job import Job, Post
 from ._notes import (
     Attempt,
     Awaited,
+    find_awaited,
     forget_attempt,
     identify,
     note_attempt,
@@ -69,7 +70,7 @@ class _Begun:
 
     attempt: Attempt | None = None
     replaced: tuple[CommitRecord, bytes] | None = None
-    replaces: str | None = None
+    replaces: tuple[str, ...] = ()
     opened: Opened | None = None
 
 
@@ -199,7 +200,7 @@ def _note(run: Store, options: Options, begun: _Begun, began: float) -> Attempt:
         )
     elif step in known and beside is not None:
         with contextlib.suppress(CkptError):
-            begun.replaces = read_record(beside.hurried(), step)[0].commit
+            begun.replaces = (read_record(beside.hurried(), step)[0].commit,)
     begun.replaced = _replaced(run, step, overwrite=options.overwrite)
     attempt = Attempt(step, secrets.token_hex(8), began)
     run.make_folders(["", "steps"])
@@ -304,8 +305,11 @@ def _commit(
             note_attempt(run, Attempt(attempt.step, old, time.time()))
         if options.mirror:
             mirror = identify(options.mirror)
-            owed = Awaited(attempt.step, attempt.commit, mirror, begun.replaces)
-            note_awaited(run, owed)
+            may = begun.replaces
+            if replaced:
+                # A drain may bring the near commit there before this one.
+                may += (replaced[0].commit, *_replaced_before(run, replaced[0].commit))
+            note_awaited(run, Awaited(attempt.step, attempt.commit, mirror, may))
         record = cast(CommitRecord, cast(Opened, begun.opened).record)
         commit_record(run, record, replaces=replaced[1] if replaced else None)
 
@@ -320,6 +324,12 @@ def _commit(
             forget_attempt(run, attempt.step, attempt.commit)
             if begun.replaced:
                 remove_attempt(run, attempt.step, begun.replaced[0].commit)
+
+
+def _replaced_before(run: Store, commit: str) -> tuple[str, ...]:
+    """Return what a commit that is being replaced was to replace in the mirror."""
+    found = [a.replaces for a in find_awaited(run) if a.commit == commit and not a.done]
+    return found[0] if found else ()
 
 
 class _SilenceError(Exception):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from threading import Lock
@@ -18,6 +19,7 @@ from ._errors import (
     Damaged,
     LimitExceeded,
     NotFound,
+    StoreError,
     Unsupported,
     Untrusted,
 )
@@ -76,9 +78,36 @@ def steps(
 
     A save that is under way, failed or was killed is never listed.
     """
-    places = [path] if mirror is None else [path, mirror]
-    runs = [locate(place, store_options) for place in places]
-    return sorted({step for run in runs for step in committed_steps(run)})
+    run = locate(path, store_options)
+    if mirror is None:
+        return committed_steps(run)
+    here, there = steps_of_both(run, locate(mirror, store_options))
+    return sorted({*here, *there})
+
+
+def steps_of_both(near: Store, far: Store) -> tuple[list[int], list[int]]:
+    """Return the steps of a run and of its mirror; when one is silent, with a warning.
+
+    Where the near run has steps, the mirror is given a few seconds.
+    """
+    found: list[list[int]] = []
+    failed: list[StoreError] = []
+    for store in (near, far):
+        try:
+            hurry = store is far and any(found)
+            found.append(committed_steps(store.hurried() if hurry else store))
+        except StoreError as error:
+            found.append([])
+            failed.append(error)
+    if failed and not any(found):
+        raise failed[0]
+    for error in failed:
+        warnings.warn(
+            f"expected to see the steps of two places, found one silent ({error}) - "
+            "only the other is looked at",
+            stacklevel=4,
+        )
+    return found[0], found[1]
 
 
 def latest(

@@ -33,7 +33,14 @@ from ._checkpoint import Checkpoint
 from ._commit import commit_record, remove_attempt
 from ._errors import CkptError, Damaged, NotFound, StepExists, StoreError
 from ._local_store import LocalStore
-from ._notes import Attempt, forget_attempt, keep_attempt, note_attempt, take_attempt
+from ._notes import (
+    Attempt,
+    forget_attempt,
+    keep_attempt,
+    note_attempt,
+    note_removal,
+    take_attempt,
+)
 from ._objects import BATCH_BYTES, StoredObject, list_objects, read_batches
 from ._store import Store
 from ._store_options import GivenOptions
@@ -94,6 +101,10 @@ def copy(
         )
     if not is_handle(source) and is_same_place(locate(source, store_options), run):
         raise ValueError(f"expected two runs, found {run.url} twice")
+    if not is_handle(source) and run.url.startswith(
+        f"{locate(source, store_options).url}/"
+    ):
+        raise ValueError(f"expected another run, found {run.url} inside of the source")
     found = _find_steps(source, step, store_options)
     total = sum(count_bytes(opened) for opened in found()) if progress else 0
     count = count_up(progress, total)
@@ -186,9 +197,16 @@ def copy_opened(
             )
     run.make_folders(["", "steps"])
     note = take_attempt(run, attempt)
-    _transfer(opened, store, objects, max_host_bytes, count)
-    # Had `prune` found this old and begun to remove it, the note would tell.
-    keep_attempt(run, attempt, note)
+    with run.hold(attempt.name):
+        _transfer(opened, store, objects, max_host_bytes, count)
+        # Had `prune` found this old and begun to remove it, the note would tell.
+        try:
+            keep_attempt(run, attempt, note)
+        except StoreError:
+            # What was written since then must be found, if it has no note any more.
+            if store.list(""):
+                note_removal(run, step, commit)
+            raise
     _check_all_there(store, objects)
     record = CommitRecord(step, commit, opened.manifest_bytes, opened.digest)
     if replaced is not None:

@@ -12,14 +12,14 @@ import warnings
 from functools import partial
 
 from ._catalog import PathLike, committed_steps, locate, open_step, read_record
-from ._commit import remove_step
+from ._commit import is_committed, remove_step
 from ._copy import Progress, copy_opened, count_bytes, count_up, is_same_place
 from ._errors import (
     CkptError,
     Damaged,
     LimitExceeded,
     NotFound,
-    StepExists,
+    StoreError,
     Untrusted,
 )
 from ._job import joined
@@ -51,8 +51,9 @@ def drain(
     bytes of one step after another. In a job of several processes all call it: process
     0 copies, the others wait for it, at most `barrier_timeout` seconds.
 
-    A step that cannot be copied keeps no other from it, and is raised at the end:
-    Damaged, StepExists (another commit is there), CommitUnknown; StoreError at once.
+    A step that cannot be copied keeps no other from it, and is raised at the end
+    (Damaged, StepExists for another commit there, ..); StoreError at once when the
+    mirror does not answer. Steps owed to another mirror are warned of.
 
     >>> import jax.numpy as jnp, ckpt
     >>> near, far = "memory://doc-drain/near", "memory://doc-drain/far"
@@ -73,13 +74,15 @@ def drain(
         def decide(_: object) -> list[int]:
             wait_until_idle(_queue_name(run, far), what="drain")
             take_failure(_queue_name(run, far), what="drain")
-            return drain_run(
+            copied = drain_run(
                 run,
                 far,
                 keep_local=keep_local,
                 max_host_bytes=max_host_bytes,
                 progress=progress,
             )
+            warn_of_others(run, far)
+            return copied
 
         call = f"drain({run.url}, {far.url})"
         return job.begin(lambda: {"call": call}, decide=decide)
@@ -110,17 +113,28 @@ def drain_run(
     copied: list[int] = []
     failed: list[CkptError] = []
     for awaited in find_awaited(run):
-        if awaited.done or awaited.mirror != identify(mirror):
+        if awaited.done or awaited.mirror not in ("", identify(mirror)):
             continue
         try:
             if _copy_awaited(run, mirror, awaited, max_host_bytes, progress):
                 copied.append(awaited.step)
-        except (Damaged, LimitExceeded, StepExists, Untrusted) as error:
+        except CkptError as error:
             failed.append(error)
+            if isinstance(error, StoreError) and not _answers(mirror):
+                break
     remove_mirrored(run, mirror, keep=keep_local)
     if failed:
         raise failed[0]
     return copied
+
+
+def _answers(mirror: Store) -> bool:
+    """Tell whether it is not the mirror that failed, but a step."""
+    try:
+        committed_steps(mirror.hurried())
+    except StoreError:
+        return False
+    return True
 
 
 def _copy_awaited(
@@ -138,18 +152,20 @@ def _copy_awaited(
         copy_opened(
             opened,
             mirror,
-            allow=lambda commit: commit == awaited.replaces,
+            allow=lambda commit: commit in awaited.replaces,
             max_host_bytes=max_host_bytes,
             count=count_up(progress, count_bytes(opened) if progress else 0),
         )
     except NotFound:
+        if is_committed(run, awaited.step, awaited.commit):
+            raise
         return False
     finish_awaited(run, awaited)
     return True
 
 
 def remove_mirrored(run: Store, mirror: Store, *, keep: int) -> list[int]:
-    """Remove the steps that the mirror has got, but for the newest `keep` of all."""
+    """Remove the steps that the mirror has got and has, but for the newest `keep`."""
     got = {
         awaited.step: awaited.commit
         for awaited in find_awaited(run)
@@ -159,11 +175,27 @@ def remove_mirrored(run: Store, mirror: Store, *, keep: int) -> list[int]:
     removed: list[int] = []
     for step in steps[: max(len(steps) - keep, 0)]:
         # Another process may remove or overwrite it, too. A damaged record stays.
-        with contextlib.suppress(NotFound, Damaged, Untrusted):
-            if step in got and read_record(run, step)[0].commit == got[step]:
+        with contextlib.suppress(NotFound, Damaged, Untrusted, LimitExceeded):
+            if (
+                step in got
+                and read_record(run, step)[0].commit == got[step]
+                and is_committed(mirror, step, got[step])
+            ):
                 remove_step(run, step, commit=got[step])
                 removed.append(step)
     return removed
+
+
+def warn_of_others(run: Store, mirror: Store) -> None:
+    """Say which steps are owed to another mirror than this one."""
+    owed = [a for a in find_awaited(run) if not a.done]
+    steps = [a.step for a in owed if a.mirror not in ("", identify(mirror))]
+    if steps:
+        warnings.warn(
+            f"expected all steps of {run.url} to be copied to {mirror.url}, found "
+            f"{steps} owed to another mirror: drain to that one, too",
+            stacklevel=6,
+        )
 
 
 def start_drain(
@@ -173,7 +205,8 @@ def start_drain(
     work = partial(
         drain_run, run, mirror, keep_local=keep_local, max_host_bytes=max_host_bytes
     )
-    submit(_queue_name(run, mirror), work, what="drain")
+    # One that waits will find all that is noted by then.
+    submit(_queue_name(run, mirror), work, what="drain", once=True)
 
 
 def warn_of_failed_drain(run: Store, mirror: Store) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import TypeVar
@@ -150,6 +150,11 @@ class KvStore:
             return self._wait(self._ask(name, 0), name).state != "missing"
         except PastEnd:
             return True
+
+    @contextlib.contextmanager
+    def hold(self, name: str) -> Generator[bool]:
+        check_name(name)
+        yield True
 
     def make_folders(self, names: Iterable[str]) -> None:
         for name in names:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 from ._errors import CkptError
-from ._place import sync_file, write_all
+from ._place import lock_file, sync_file, write_all
 from ._store import Buffer, CutShort, view_bytes
 
 Explain: TypeAlias = Callable[[OSError], CkptError]
@@ -53,6 +53,10 @@ class LocalReader:
         view[: len(data)] = data
         return len(data)
 
+    def lock(self) -> bool:
+        """Lock the file until it is closed; False while another has it locked."""
+        return lock_file(self._fd)
+
     def sync(self) -> None:
         """Make the file's bytes durable, whoever wrote them."""
         try:
@@ -82,11 +86,12 @@ class LocalWriter:
         *,
         size: int | None,
         durable: bool,
-        discard: Callable[[], None],
+        discard: Callable[[os.stat_result], None],
         explain: Explain,
     ) -> None:
-        """Take over an open descriptor; `discard` removes the file's name."""
+        """Take over an open descriptor; `discard` removes the name of this file."""
         self._fd = fd
+        self._mine = os.fstat(fd)
         self._size = size
         self._durable = durable
         self._discard = discard
@@ -127,7 +132,7 @@ class LocalWriter:
             if fd >= 0:
                 os.close(fd)
         with contextlib.suppress(OSError, CkptError):
-            self._discard()
+            self._discard(self._mine)
 
     def __enter__(self) -> LocalWriter:
         return self

@@ -237,6 +237,11 @@ class LocalStore:
     def has(self, name: str) -> bool:
         return self.size(name) is not None
 
+    @contextlib.contextmanager
+    def hold(self, name: str) -> Generator[bool]:
+        with self.open(name) as reader:
+            yield reader.lock()
+
     def make_folders(self, names: Iterable[str]) -> None:
         # Parents are synced whether or not this call made the entry: a process killed
         # between its mkdir and its fsync leaves an entry that is seen but not durable.
@@ -346,9 +351,12 @@ class LocalStore:
             return False
         return bytes(present) == expected
 
-    def _discard(self, name: str) -> None:
+    def _discard(self, name: str, mine: os.stat_result) -> None:
         with self._entered(name) as (at, leaf):
-            place.unlink(at, leaf)
+            found = place.find(at, leaf)
+            # Another may have removed this file and written one of its own.
+            if found and (found.st_dev, found.st_ino) == (mine.st_dev, mine.st_ino):
+                place.unlink(at, leaf)
 
     def _is_absent(self, error: OSError, name: str) -> bool:
         if error.errno == errno.ENOTDIR:

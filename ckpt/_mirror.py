@@ -12,26 +12,35 @@ import warnings
 from dataclasses import dataclass, replace
 from typing import Any
 
+import layouts
+
 from ._attempt import save_snapshot
 from ._catalog import (
     Openable,
     Opened,
     PathLike,
     check_step,
-    committed_steps,
     is_checkpoint,
     is_handle,
     locate,
     open_path,
     open_step,
     read_record,
+    steps_of_both,
 )
 from ._checkpoint import Checkpoint
 from ._commit import remove_step
 from ._drain import remove_mirrored, start_drain, warn_of_failed_drain
-from ._errors import CkptError, Damaged, NotFound, StoreError, Untrusted
+from ._errors import (
+    CkptError,
+    Damaged,
+    LimitExceeded,
+    NotFound,
+    StoreError,
+    Untrusted,
+)
 from ._job import Job
-from ._notes import forget_awaited
+from ._notes import find_awaited, forget_awaited
 from ._snapshot import Snapshot
 from ._store import Store
 from ._store_options import GivenOptions
@@ -39,7 +48,7 @@ from ._written import Options
 
 _log = logging.getLogger("ckpt")
 
-UNUSABLE = (Damaged, NotFound, StoreError, Untrusted)
+UNUSABLE = (Damaged, LimitExceeded, NotFound, StoreError, Untrusted)
 """After these a step may still be whole in the other place."""
 
 
@@ -90,14 +99,15 @@ def _save_near(
         except StoreError as error:
             if error.outcome != "full":
                 raise
+    if job.process == 0:
+        warnings.warn(
+            f"expected room for a step, found none - in {run.url}: it is saved to "
+            f"{mirror.url} at once",
+            stacklevel=5,
+        )
     straight = replace(options, mirror=None, beside=run)
     done = save_snapshot(replace(job, attempt=2), mirror, snapshot, straight)
     if job.process == 0:
-        warnings.warn(
-            f"expected room for step {done.step}, found none - in {run.url}: it was "
-            f"saved to {mirror.url} at once",
-            stacklevel=5,
-        )
         _remove_replaced(run, done)
     return done
 
@@ -122,10 +132,19 @@ def _make_room(run: Store, mirror: Store) -> list[int]:
 def _remove_replaced(run: Store, done: Checkpoint) -> None:
     """Remove the near commit of a step that the mirror has a newer one of."""
     with contextlib.suppress(CkptError):
-        commit = read_record(run, done.step)[0].commit
-        if commit != done.manifest.commit:
-            forget_awaited(run, done.step, commit)
-            remove_step(run, done.step, commit=commit)
+        record, data = read_record(run, done.step)
+        if record.commit == done.manifest.commit:
+            return
+        forget_awaited(run, done.step, record.commit)
+        try:
+            remove_step(run, done.step, commit=record.commit)
+        except StoreError as error:
+            if error.outcome != "full":
+                raise
+            # No room for the note of a removal: better data that nobody finds than an
+            # old commit that is taken for the newer one.
+            run.remove(layouts.record_name(done.step), expected=data)
+            run.remove_tree(record.directory)
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +181,7 @@ class Places:
                 f"expected the path of a run with mirror=, found a checkpoint - at "
                 f"{near.url}: leave mirror= out"
             )
-        here, there = _steps_of_both(near, far)
+        here, there = steps_of_both(near, far)
         step = max([*here, *there], default=None) if step is None else check_step(step)
         if step is None:
             raise NotFound(
@@ -171,7 +190,10 @@ class Places:
             )
         if step in here:
             try:
-                return _say(open_step(near, step)), False
+                found = open_step(near, step)
+                if step in there and not _is_newer_here(near, far, found):
+                    return _say(open_step(far, step)), True
+                return _say(found), False
             except UNUSABLE as error:
                 if step not in there:
                     raise
@@ -199,25 +221,21 @@ class Places:
         _warn_of_other_place(step, error, self._far())
 
 
-def _steps_of_both(near: Store, far: Store) -> tuple[list[int], list[int]]:
-    """Return the steps of both places; those of one when only it answers."""
-    found: list[list[int]] = []
-    failed: list[StoreError] = []
-    for store in (near, far):
-        try:
-            found.append(committed_steps(store))
-        except StoreError as error:
-            found.append([])
-            failed.append(error)
-    if failed and not any(found):
-        raise failed[0]
-    for error in failed:
-        warnings.warn(
-            f"expected to see the steps of two places, found one silent ({error}) - "
-            "only the other is looked at",
-            stacklevel=5,
-        )
-    return found[0], found[1]
+def _is_newer_here(near: Store, far: Store, found: Opened) -> bool:
+    """Tell which of two commits of a step is the newer one, should they differ.
+
+    The near one is, unless its note says that the mirror got it once, or that it may
+    not take the place of what is there: then that was saved to the mirror at once.
+    """
+    step, commit = found.manifest.step, found.manifest.commit
+    try:
+        there = read_record(far.hurried(), step)[0].commit
+    except CkptError:
+        return True
+    notes = [a for a in find_awaited(near) if (a.step, a.commit) == (step, commit)]
+    if there == commit or not notes:
+        return True
+    return not notes[0].done and there in notes[0].replaces
 
 
 def _warn_of_other_place(step: int, error: CkptError, far: Store) -> None:

@@ -7,6 +7,8 @@ of a `prune` that removes what is left, one learns that the other was first.
 from __future__ import annotations
 
 import contextlib
+import math
+import os
 import secrets
 import time
 from collections.abc import Iterator
@@ -15,7 +17,7 @@ from typing import Any
 
 import layouts
 
-from ._errors import Damaged, LimitExceeded, NotFound, StoreError, Unsupported
+from ._errors import LimitExceeded, NotFound, StoreError, Unsupported, Untrusted
 from ._store import Store
 
 _BYTES = 4096
@@ -66,7 +68,13 @@ def take_attempt(run: Store, attempt: Attempt) -> bytes:
     data = _own_note(attempt.began)
     if run.create(attempt.name, data):
         return data
-    found = run.read(attempt.name, limit=_BYTES)
+    with run.hold(attempt.name) as free:
+        if not free:
+            raise StoreError(
+                f"expected step {attempt.step} (commit {attempt.commit}) to be free, "
+                f"found that another process copies it - in {run.url}: wait for it"
+            )
+        found = run.read(attempt.name, limit=_BYTES)
     if _parse_began(found) == _DOOMED:
         raise StoreError(
             f"expected step {attempt.step} (commit {attempt.commit}) to be writable, "
@@ -145,7 +153,8 @@ def find_notes(run: Store) -> list[Attempt]:
 
 def _parse_began(data: bytes) -> float | None:
     with contextlib.suppress(KeyError, OverflowError, TypeError, ValueError):
-        return float(layouts.unframe(_ATTEMPT, data)["began"])
+        began = float(layouts.unframe(_ATTEMPT, data)["began"])
+        return began if math.isfinite(began) else None
     return None
 
 
@@ -153,13 +162,14 @@ def _parse_began(data: bytes) -> float | None:
 class Awaited:
     """A commit that a mirror is to have (or has: `done`).
 
-    `mirror` identifies it; `replaces` is the commit there whose place this one takes.
+    `mirror` identifies it ("": the note is torn, and any may have it); `replaces` are
+    the commits whose place this one may take there.
     """
 
     step: int
     commit: str
     mirror: str
-    replaces: str | None = None
+    replaces: tuple[str, ...] = ()
     done: bool = False
     data: bytes = field(default=b"", repr=False, compare=False)
 
@@ -171,7 +181,8 @@ class Awaited:
 
 def identify(mirror: Store) -> str:
     """Return what stands for a mirror in notes: no URL is ever read from a file."""
-    return layouts.digest(mirror.url.encode())[:16]
+    url = os.path.realpath(mirror.url) if os.path.isabs(mirror.url) else mirror.url
+    return layouts.digest(url.encode())[:16]
 
 
 def note_awaited(run: Store, awaited: Awaited) -> None:
@@ -181,13 +192,13 @@ def note_awaited(run: Store, awaited: Awaited) -> None:
 
 def finish_awaited(run: Store, awaited: Awaited) -> None:
     """Say that the mirror has a commit."""
-    with contextlib.suppress(NotFound):
+    with contextlib.suppress(NotFound, Untrusted):
         data = _encode_awaited(awaited, done=True)
         _swap(run, awaited.name, data, expected=awaited.data)
 
 
 def _encode_awaited(awaited: Awaited, *, done: bool) -> bytes:
-    body = {"mirror": awaited.mirror, "replaces": awaited.replaces, "done": done}
+    body = {"mirror": awaited.mirror, "replaces": list(awaited.replaces), "done": done}
     return layouts.frame(_MIRROR, body)
 
 
@@ -211,20 +222,11 @@ def _parse_all(run: Store) -> Iterator[Awaited]:
 
 
 def _parse_awaited(run: Store, name: str, step: int, commit: str) -> Awaited:
-    try:
+    data = b""
+    with contextlib.suppress(LimitExceeded, Untrusted, KeyError, TypeError, ValueError):
         data = run.read(name, limit=_BYTES)
         body: Any = layouts.unframe(_MIRROR, data)
         mirror, replaces, done = body["mirror"], body["replaces"], body["done"]
-    except (LimitExceeded, KeyError, TypeError, ValueError):
-        mirror = replaces = done = None
-        data = b""
-    if (
-        not isinstance(mirror, str)
-        or not (replaces is None or layouts.is_commit(replaces))
-        or type(done) is not bool
-    ):
-        raise Damaged(
-            f"expected a note for a mirror, found another text - at {name}, in "
-            f"{run.url}: remove it if step {step} need not be copied"
-        )
-    return Awaited(step, commit, mirror, replaces, done, data)
+        if isinstance(mirror, str) and all(map(layouts.is_commit, replaces)):
+            return Awaited(step, commit, mirror, tuple(replaces), done is True, data)
+    return Awaited(step, commit, "", data=data)

@@ -65,14 +65,17 @@ _changed = Condition()
 _queues: dict[tuple[str, str], _Queue] = {}
 
 
-def submit(url: str, work: Work, *, what: str = "save") -> Pending:
+def submit(url: str, work: Work, *, what: str = "save", once: bool = False) -> Pending:
     """Do the work after what is pending for the run, in the background.
 
-    `what` it is, messages say; different work on a run has queues of its own.
+    `what` it is, messages say; different work on a run has queues of its own. With
+    `once`, work that waits already is enough.
     """
     pending = Pending()
     with _changed:
         queue = _queues.setdefault((what, url), _Queue(url, what))
+        if once and queue.waiting:
+            return queue.waiting[-1][0]
         queue.waiting.append((pending, work))
         starts = queue.running == 0
         queue.running += 1

@@ -277,6 +277,19 @@ def lock_folder(at: Place) -> Generator[bool]:
             fcntl.flock(at, fcntl.LOCK_UN)
 
 
+def lock_file(fd: int) -> bool:
+    """Lock an open file; False while another process has it locked."""
+    if sys.platform != "win32":
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            if error.errno not in _NO_LOCK:
+                raise
+    return True
+
+
 def _lock(at: Place) -> bool:
     if sys.platform == "win32" or isinstance(at, str):
         return False

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 from urllib.parse import unquote
 
@@ -173,6 +174,13 @@ class Store(Protocol):
 
     def has(self, name: str) -> bool:
         """Tell whether an object is there."""
+        ...
+
+    def hold(self, name: str) -> AbstractContextManager[bool]:
+        """Lock an object against others of this host; False while one has it.
+
+        Where there are no locks nobody is kept out.
+        """
         ...
 
     def make_folders(self, names: Iterable[str]) -> None:

@@ -122,8 +122,12 @@ def read_nearest(
         raise
     # The frames of the error hold what was read so far.
     forget_frames(failed)
-    other = _open_other(again, places, chosen, failed)
-    return read(again, lambda: other)
+    try:
+        other = _open_other(again, places, chosen, failed)
+        return read(again, lambda: other)
+    except BaseException as error:
+        again.withdraw([f"read-{n}" for n in range(_ROUNDS)], error)
+        raise
 
 
 def _open_chosen(places: Places, chosen: Chosen) -> Opened:

@@ -374,3 +374,23 @@ def test_a_file_in_the_place_of_a_folder_is_named(store: LocalStore) -> None:
         store.make_folders(["a/b/0/c"])
     with pytest.raises(StoreError, match="Not a directory - "):
         LocalStore(f"{store.root}/a/b/0").make_folders(["x"])
+
+
+def test_a_writer_that_gives_up_removes_its_own_file_alone(tmp_path: Path) -> None:
+    store = LocalStore(str(tmp_path))
+    store.make_folders(["a"])
+    writer = store.write("a/0", size=None)
+    writer.write([b"mine"])
+    store.remove("a/0")
+    write(store, "a/0", b"another's")
+    writer.abort()
+    assert store.read("a/0", limit=100) == b"another's"
+
+
+def test_an_object_is_held_by_one_at_a_time(tmp_path: Path) -> None:
+    store = LocalStore(str(tmp_path))
+    store.create("note", b"x")
+    with store.hold("note") as first, store.hold("note") as second:
+        assert (first, second) == (True, False)
+    with store.hold("note") as third:
+        assert third

@@ -187,6 +187,73 @@ def test_a_step_for_one_mirror_is_not_forgotten_for_another(
 ) -> None:
     with down(far):
         save(near, far, 1, step=1)
-    save(near, folder / "other", 2, step=2)
+    with pytest.warns(UserWarning, match=r"found \[1\] owed to another mirror"):
+        save(near, folder / "other", 2, step=2)
     ckpt.drain(near, far)
     assert ckpt.steps(far) == [1]
+
+
+def test_steps_that_the_mirror_has_lost_stay_here(near: Path, far: Path) -> None:
+    for step in (1, 2):
+        save(near, far, step, step=step)
+    shutil.rmtree(far)
+    save(near, far, 3, step=3, keep_local=1)
+    assert ckpt.steps(near) == [1, 2, 3]
+
+
+def test_an_overwrite_comes_to_the_mirror_whichever_copy_was_first(
+    near: Path, far: Path
+) -> None:
+    with down(far):
+        save(near, far, 1, step=1)
+        save(near, far, 2, step=1, overwrite=True)
+    ckpt.drain(near, far)
+    assert (seed_of(near), seed_of(far)) == (2, 2)
+    # The first of two is copied while the second is saved.
+    with down(far):
+        save(near, far, 3, step=1, overwrite=True)
+    first = ckpt.open(near).opened
+    ckpt.copy(first.store.url, far, overwrite=True)
+    with down(far):
+        save(near, far, 4, step=1, overwrite=True)
+    ckpt.drain(near, far)
+    assert (seed_of(near), seed_of(far)) == (4, 4)
+
+
+def test_a_torn_note_keeps_no_step_from_the_mirror(near: Path, far: Path) -> None:
+    with down(far):
+        for step in (1, 2, 3):
+            save(near, far, step, step=step)
+    notes = sorted((near / "steps").glob("*.mirror"))
+    notes[0].write_bytes(b"")
+    notes[1].unlink()
+    notes[1].symlink_to("/etc/hostname")
+    assert ckpt.prune(near, keep=ckpt.Keep(last=1)) == []
+    assert ckpt.drain(near, far, keep_local=9) == [1, 2, 3]
+    assert [seed_of(far, step=step) for step in (1, 2, 3)] == [1, 2, 3]
+
+
+@pytest.mark.root
+def test_an_overwrite_on_a_disk_without_a_free_byte_is_not_hidden(
+    near: Path, far: Path
+) -> None:
+    with small_disk(near, "2m"):
+        save(near, far, 1, step=1)
+        ballast = os.open(near / "ballast", os.O_CREAT | os.O_WRONLY)
+        with suppress(OSError):
+            while True:
+                os.write(ballast, bytes(4096))
+        os.close(ballast)
+        save(near, far, 2, step=1, overwrite=True)
+        assert seed_of(near, mirror=far) == 2
+        assert ckpt.steps(near) == []
+
+
+def test_an_old_commit_here_does_not_hide_a_newer_one_in_the_mirror(
+    near: Path, far: Path
+) -> None:
+    """As a save leaves it that went to the mirror at once, and was killed then."""
+    save(near, far, 1, step=1)
+    ckpt.save(make_tree(2, 4), None, far, step=1, overwrite=True)
+    assert seed_of(near) == 1
+    assert seed_of(near, mirror=far) == 2
