@@ -21,6 +21,7 @@ from ._errors import LimitExceeded, NotFound, StoreError, Unsupported, Untrusted
 from ._store import Store
 
 _BYTES = 4096
+_TRIES = 3
 _ATTEMPT = "ckpt-attempt"
 _MIRROR = "ckpt-mirror"
 _DOOMED = 0.0
@@ -65,9 +66,20 @@ def take_attempt(run: Store, attempt: Attempt) -> bytes:
 
     StoreError while the directory is being removed, or another takes it over, too.
     """
-    data = _own_note(attempt.began)
-    if run.create(attempt.name, data):
-        return data
+    for _ in range(_TRIES):
+        data = _own_note(attempt.began)
+        if run.create(attempt.name, data):
+            return data
+        # Gone again between the two: it was a prune's, say.
+        with contextlib.suppress(NotFound):
+            return _take_over(run, attempt, data)
+    raise StoreError(
+        f"expected to note step {attempt.step} (commit {attempt.commit}), found its "
+        f"note coming and going - in {run.url}: repeat this"
+    )
+
+
+def _take_over(run: Store, attempt: Attempt, data: bytes) -> bytes:
     with run.hold(attempt.name) as free:
         if not free:
             raise StoreError(
