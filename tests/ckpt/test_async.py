@@ -208,7 +208,10 @@ def test_an_exception_in_the_loop_loses_no_pending_save(tmp_path: Path) -> None:
 
 
 def test_an_interrupt_loses_no_pending_save(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", SCRIPT + "time.sleep(60)", str(tmp_path), "2"]
+    # What starts the tests may have it ignored, as shells do for background jobs.
+    heeds = "import signal\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
+    code = heeds + SCRIPT + "time.sleep(60)"
+    command = [sys.executable, "-c", code, str(tmp_path), "2"]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True) as job:
         assert job.stdout

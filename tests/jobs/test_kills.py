@@ -41,7 +41,7 @@ def test_unsafe_saves_are_caught(
     server: JobServer, folder: Path, saver: str, complaint: str
 ) -> None:
     figures = strike_saves(
-        server, folder, "kill", instants=5, victims=(1,), saver=saver
+        server, folder, "kill", instants=3, victims=(1,), saver=saver
     )
     assert any(complaint in found for found in figures.complaints)
 
