@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from typing_extensions import TypeIs
 
 DEFAULT_PATH = "checkpoints"
-RECORD_BYTES = 64 << 10
+RECORD_LIMIT = 64 << 10
 _MANIFEST_BYTES = layouts.BODY_BYTES + (64 << 10)
 
 PathLike = str | os.PathLike[str]
@@ -219,7 +219,7 @@ def _read_record(
 ) -> tuple[CommitRecord, bytes]:
     name = layouts.record_name(step)
     try:
-        data = run.read(name, limit=RECORD_BYTES, size=size)
+        data = run.read(name, limit=RECORD_LIMIT, size=size)
         return layouts.parse_record(data, step), data
     except NotFound:
         known = committed_steps(run)
@@ -297,7 +297,7 @@ def open_step(run: Store, step: int) -> Opened:
     except (NotFound, Damaged):
         # A pruned or overwritten step vanishes while it is read: that is not damage.
         try:
-            again = run.read(layouts.record_name(step), limit=RECORD_BYTES)
+            again = run.read(layouts.record_name(step), limit=RECORD_LIMIT)
         except NotFound:
             again = b""
         if again != data:

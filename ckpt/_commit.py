@@ -15,7 +15,7 @@ from __future__ import annotations
 import layouts
 from layouts import CommitRecord
 
-from ._catalog import RECORD_BYTES, read_record
+from ._catalog import RECORD_LIMIT, read_record
 from ._errors import (
     CommitUnknown,
     Damaged,
@@ -151,7 +151,7 @@ def _remove_unreadable(run: Store, step: int) -> int:
     Those with a note are writers' or `prune`'s.
     """
     name = layouts.record_name(step)
-    data = run.read(name, limit=RECORD_BYTES)
+    data = run.read(name, limit=RECORD_LIMIT)
     noted = {(note.step, note.commit) for note in find_notes(run)}
     folders = {name.partition("/")[0] for name in run.list("")}
     found = [layouts.attempt_of_directory(folder) for folder in sorted(folders)]

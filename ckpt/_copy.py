@@ -81,7 +81,8 @@ def copy(
     `max_host_bytes` bounds how many objects are held at once (by default a GiB of
     them); one at least is, whole, where it is sent to a store. `progress` is called
     with the bytes done and the bytes of all steps. Local: one process copies a step at
-    a time; a second one takes it over, and the first raises StoreError.
+    a time; a second one is refused where it can be seen (on a disk of the same host),
+    else it takes the step over and the first raises StoreError.
 
     Raises NotFound, Damaged, StepExists, StoreError, CommitUnknown.
 
@@ -99,12 +100,8 @@ def copy(
             f"expected the path of a run to copy into, found a checkpoint - at "
             f"{run.url}: give the folder that holds steps/"
         )
-    if not is_handle(source) and is_same_place(locate(source, store_options), run):
-        raise ValueError(f"expected two runs, found {run.url} twice")
-    if not is_handle(source) and run.url.startswith(
-        f"{locate(source, store_options).url}/"
-    ):
-        raise ValueError(f"expected another run, found {run.url} inside of the source")
+    if not is_handle(source):
+        _refuse_within(locate(source, store_options), run)
     found = _find_steps(source, step, store_options)
     total = sum(count_bytes(opened) for opened in found()) if progress else 0
     count = count_up(progress, total)
@@ -117,6 +114,13 @@ def copy(
         )
         for opened in found()
     )
+
+
+def _refuse_within(source: Store, run: Store) -> None:
+    if is_same_place(source, run):
+        raise ValueError(f"expected two runs, found {run.url} twice")
+    if run.url.startswith(f"{source.url}/"):
+        raise ValueError(f"expected another run, found {run.url} inside of the source")
 
 
 def _find_steps(

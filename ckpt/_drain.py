@@ -119,9 +119,9 @@ def drain_run(
             if _copy_awaited(run, mirror, awaited, max_host_bytes, progress):
                 copied.append(awaited.step)
         except CkptError as error:
-            failed.append(error)
             if isinstance(error, StoreError) and not _answers(mirror):
-                break
+                raise
+            failed.append(error)
     remove_mirrored(run, mirror, keep=keep_local)
     if failed:
         raise failed[0]

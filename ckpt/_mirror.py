@@ -191,9 +191,9 @@ class Places:
         if step in here:
             try:
                 found = open_step(near, step)
-                if step in there and not _is_newer_here(near, far, found):
-                    return _say(open_step(far, step)), True
-                return _say(found), False
+                if step not in there or _is_newer_here(near, far, found):
+                    return _say(found), False
+                _warn_of_two_commits(step, near, far)
             except UNUSABLE as error:
                 if step not in there:
                     raise
@@ -232,10 +232,19 @@ def _is_newer_here(near: Store, far: Store, found: Opened) -> bool:
         there = read_record(far.hurried(), step)[0].commit
     except CkptError:
         return True
-    notes = [a for a in find_awaited(near) if (a.step, a.commit) == (step, commit)]
-    if there == commit or not notes:
+    if there == commit:
         return True
-    return not notes[0].done and there in notes[0].replaces
+    notes = [a for a in find_awaited(near) if (a.step, a.commit) == (step, commit)]
+    return not notes or (not notes[0].done and there in notes[0].replaces)
+
+
+def _warn_of_two_commits(step: int, near: Store, far: Store) -> None:
+    warnings.warn(
+        f"expected one commit of step {step}, found another in {far.url} than in "
+        f"{near.url}, which may not take its place - it is read from {far.url}; to "
+        "read the other, leave mirror= out",
+        stacklevel=5,
+    )
 
 
 def _warn_of_other_place(step: int, error: CkptError, far: Store) -> None:
