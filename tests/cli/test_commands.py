@@ -149,3 +149,50 @@ def test_the_demo_without_its_extra_says_so_in_one_line(
     assert main(["demo"]) == 2
     text = capsys.readouterr().err
     assert text == "ckpt: the demo needs flax: pip install 'ckpt-jax[demo]'\n"
+
+
+def test_copy_copies_all_steps_or_one(run: str, tmp_path: Path, capsys: Text) -> None:
+    status, rows = ask(capsys, "copy", run, str(tmp_path / "all"))
+    assert status == 0
+    assert [row["step"] for row in rows] == ckpt.steps(tmp_path / "all") == [3, 7]
+    assert [row["digest"] for row in rows] == [
+        ckpt.open(run, step=step).digest for step in (3, 7)
+    ]
+    assert main(["copy", run, str(tmp_path / "one"), "--step", "3"]) == 0
+    assert "step 3 is in" in capsys.readouterr().out
+    assert ckpt.steps(tmp_path / "one") == [3]
+    ckpt.save({"n": 1}, None, tmp_path / "one", step=7)
+    assert main(["copy", run, str(tmp_path / "one")]) == 2
+    assert "another commit" in capsys.readouterr().err
+    assert main(["copy", run, str(tmp_path / "one"), "--overwrite"]) == 0
+    assert ckpt.diff(run, tmp_path / "one").changes == ()
+
+
+def test_drain_copies_what_is_owed(tmp_path: Path, capsys: Text) -> None:
+    near, far = tmp_path / "near", tmp_path / "far"
+    far.write_text("no folder")
+    for step in (1, 2):
+        with pytest.warns(UserWarning, match="saved without"):
+            ckpt.save({"n": step}, None, near, step=step, mirror=far)
+        assert main(["drain", str(near), str(far)]) == 2
+    assert "Not a directory" in capsys.readouterr().err
+    far.unlink()
+    status, told = ask(capsys, "drain", str(near), str(far), "--keep-local", "1")
+    assert (status, told) == (0, {"copied": [1, 2]})
+    assert (ckpt.steps(near), ckpt.steps(far)) == ([2], [1, 2])
+    assert main(["drain", str(near), str(far)]) == 0
+    assert "none were left" in capsys.readouterr().out
+
+
+def test_long_work_shows_a_bar_on_a_terminal(
+    run: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Text
+) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    for name, rich in (("bar", True), ("line", False)):
+        if not rich:
+            monkeypatch.setitem(sys.modules, "rich.progress", None)
+        assert main(["copy", run, str(tmp_path / name)]) == 0
+        told = capsys.readouterr()
+        assert "step 7 is in" in told.out
+        assert "copy to" in told.err
+        assert "100" in told.err or rich

@@ -14,10 +14,10 @@ import pytest
 
 import ckpt
 from tests._harness.jobs import JobServer, Setup
-from tests._harness.mounts import mount, unmounting
 from tests._harness.servers import Cloud, Kind, Rule
 from tests.faults._trees import make_tree, restore_seed, seed_of
 from tests.jobs._matrix import find_failed
+from tests.stores._disks import small_disk
 from tests.stores._places import FilePlace, Place, cloud_place
 from tests.stores._runs import committed_folders
 
@@ -220,9 +220,7 @@ def test_on_a_full_disk_what_the_mirror_has_makes_room(
     near: FilePlace, place: Place
 ) -> None:
     """Here is room for two steps and a half."""
-    near.root.mkdir()
-    with unmounting(near.root):
-        mount("none", near.root, filesystem="tmpfs", options="size=2750k")
+    with small_disk(near.root, "2750k"):
         for step in (1, 2):
             save(near, place, step, keep_local=9)
         assert ckpt.steps(near.root) == [1, 2]
@@ -237,9 +235,7 @@ def test_on_a_full_disk_what_the_mirror_has_makes_room(
 def test_what_does_not_fit_here_goes_to_the_mirror_at_once(
     near: FilePlace, place: Place
 ) -> None:
-    near.root.mkdir()
-    with unmounting(near.root):
-        mount("none", near.root, filesystem="tmpfs", options="size=500k")
+    with small_disk(near.root, "500k"):
         for step in (1, 2):
             with warnings.catch_warnings(record=True) as told:
                 warnings.simplefilter("always")

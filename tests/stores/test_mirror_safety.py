@@ -1,6 +1,5 @@
 """What a run and its mirror must never do: lose a step, or take an old one for new."""
 
-import os
 import shutil
 import warnings
 from collections.abc import Callable, Generator
@@ -12,7 +11,7 @@ import numpy as np
 import pytest
 
 import ckpt
-from tests._harness.mounts import mount, unmounting
+from tests.stores._disks import fill_up, small_disk
 
 
 @pytest.fixture
@@ -58,14 +57,6 @@ def down(far: Path) -> Generator[None]:
         far.unlink()
         if away.exists():
             away.rename(far)
-
-
-@contextmanager
-def small_disk(near: Path, size: str) -> Generator[None]:
-    near.mkdir()
-    with unmounting(near):
-        mount("none", near, filesystem="tmpfs", options=f"size={size}")
-        yield
 
 
 def test_a_run_cannot_be_its_own_mirror(near: Path) -> None:
@@ -158,11 +149,7 @@ def test_an_overwrite_that_goes_to_the_mirror_at_once_holds(
 def test_a_disk_without_a_free_byte_does_not_stop_a_save(near: Path, far: Path) -> None:
     with small_disk(near, "2m"):
         save(near, far, 1, step=1)
-        ballast = os.open(near / "ballast", os.O_CREAT | os.O_WRONLY)
-        with suppress(OSError):
-            while True:
-                os.write(ballast, bytes(4096))
-        os.close(ballast)
+        fill_up(near)
         save(near, far, 2, step=2)
         assert seed_of(near, mirror=far) == 2
 
@@ -239,11 +226,7 @@ def test_an_overwrite_on_a_disk_without_a_free_byte_is_not_hidden(
 ) -> None:
     with small_disk(near, "2m"):
         save(near, far, 1, step=1)
-        ballast = os.open(near / "ballast", os.O_CREAT | os.O_WRONLY)
-        with suppress(OSError):
-            while True:
-                os.write(ballast, bytes(4096))
-        os.close(ballast)
+        fill_up(near)
         save(near, far, 2, step=1, overwrite=True)
         assert seed_of(near, mirror=far) == 2
         assert ckpt.steps(near) == []
