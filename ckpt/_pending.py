@@ -89,10 +89,10 @@ def submit(url: str, work: Work, *, what: str = "save", once: bool = False) -> P
     return pending
 
 
-def wait_for_room(url: str, most: int, *, what: str = "save") -> None:
+def wait_for_room(url: str, most: int) -> None:
     """Wait until at most so many saves of the run are pending; raise their failure."""
     with _changed:
-        queue = _queues.get((what, url))
+        queue = _queues.get(("save", url))
         if queue is None:
             return
         while queue.running > most:
