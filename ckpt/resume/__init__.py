@@ -1,0 +1,1 @@
+"""Training that resumes as if nothing had happened."""
