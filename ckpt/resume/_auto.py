@@ -49,7 +49,11 @@ class Auto:
 
     def see_stall(self, seconds: float) -> None:
         """Take how long a save kept the training waiting; the first is the slowest."""
-        self.stall = seconds if self.stall is None else min(self.stall, seconds) / 2 + seconds / 2
+        self.stall = (
+            seconds
+            if self.stall is None
+            else min(self.stall, seconds) / 2 + seconds / 2
+        )
 
     def see_write(self, seconds: float) -> None:
         """Take how long a save took in all."""

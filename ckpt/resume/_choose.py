@@ -22,7 +22,8 @@ from .._job import Post, joined
 from .._restore import restore
 from .._store_options import GivenOptions
 from .._together import spans_processes
-from ._rng import pack_rngs, unpack_rngs
+from ._rng import pack_rngs, set_global_rngs, unpack_rngs
+from ._stream import Stream
 from ._tree import STATE, Saved, read_saved
 
 T = TypeVar("T")
@@ -109,9 +110,7 @@ def load_newest(
     )
 
 
-def _read_together(
-    place: Place, step: int, check: Callable[[Saved], None]
-) -> Saved:
+def _read_together(place: Place, step: int, check: Callable[[Saved], None]) -> Saved:
     """Read what this process needs beside the state; all fail where one does."""
 
     def work() -> Saved:
@@ -158,6 +157,24 @@ def _restore_state(
             'extra="ignore", cast=), or begin another run in another folder'
         ) from error
     return unpack_rngs(tree["state"], like)
+
+
+def go_on(place: Place, saved: Saved, stream: Stream | None) -> Stream | None:
+    """Set the generators and the data to where a step has them."""
+    here, process = jax.process_count(), jax.process_index()
+    same = saved.processes == here
+    # Of a job of the same size each process has read its own alone.
+    hosts = saved.hosts * here if same else saved.hosts
+    if process < len(hosts):
+        set_global_rngs(hosts[process].get("rngs", {}))
+    if stream is None or saved.told.get("data") is None:
+        return stream
+    positions = [host.get("data") for host in hosts]
+    return agree_on(
+        place,
+        "data",
+        lambda: stream.restored(positions, process=process, processes=here),
+    )
 
 
 def agree_on(place: Place, what: str, work: Callable[[], T]) -> T:

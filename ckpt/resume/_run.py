@@ -6,28 +6,23 @@ import logging
 import time
 import warnings
 from collections.abc import Callable, Generator, Mapping, Sequence
-from concurrent.futures import Future
-from functools import partial
 from types import TracebackType
 from typing import Any, Literal, Self
 
 import jax
 
 from .._catalog import PathLike, locate
-from .._checkpoint import Checkpoint
-from .._drain import KEEP_LOCAL, drain
-from .._errors import CkptError
+from .._drain import KEEP_LOCAL
 from .._job import BARRIER_SECONDS
-from .._prune import Keep, prune
-from .._save import save, save_async
+from .._prune import Keep
 from .._store_options import GivenOptions
 from .._target import Specs
 from ._auto import Auto
-from ._choose import Place, agree_on, load_newest
+from ._choose import Place, go_on, load_newest
 from ._events import EventLog
 from ._notice import SIGNALS, Notices, Source
 from ._policy import Every, Last, Policy
-from ._rng import set_global_rngs
+from ._saver import Saver
 from ._stream import Stream, open_stream
 from ._sync import SyncPoints
 from ._told import check_config, compare_told, tell
@@ -115,8 +110,10 @@ class Run:
             "reuse": reuse,
             "barrier_timeout": barrier_timeout,
             "store_options": store_options,
-            **({"mirror": mirror, "keep_local": keep_local} if mirror else {}),
+            "mirror": mirror,
+            "keep_local": keep_local,
         }
+        self._keep_local = keep_local
         self._clock = clock
         self._notices: Notices | None = None
         self._sync: SyncPoints | None = None
@@ -126,13 +123,10 @@ class Run:
         self._last = Last(0, 0.0)
         self._due: str | None = None
         self._until: int | None = None
-        self._pending: Future[Checkpoint] | None = None
-        self._later: frozenset[int] = frozenset()
+        self._saver: Saver | None = None
 
     def __enter__(self) -> Self:
-        self._notices = Notices(
-            self._hear, signals=self._signals, source=self._notice
-        )
+        self._notices = Notices(self._hear, signals=self._signals, source=self._notice)
         return self
 
     def __exit__(
@@ -144,8 +138,8 @@ class Run:
         why = "preempted" if self.stopped else "finished"
         try:
             # One that failed does not try to save, nor to wait for the others.
-            if error is None:
-                self._finish()
+            if error is None and self._saver is not None:
+                self._saver.finish()
         except BaseException:
             why = "failed"
             raise
@@ -197,7 +191,7 @@ class Run:
         Warns where JAX's settings, versions, the device or `config` differ.
         """
         began = time.monotonic()
-        self._open_log()
+        log = self._open_log()
         stream = None if data is None else open_stream(data)
         told = tell(self.config, stream, self.mesh, jax.process_count())
 
@@ -210,15 +204,26 @@ class Run:
         resumed = load_newest(
             self._place, self.mesh, like, step=step, check=check, options=options
         )
-        number, skipped = 0, list[int]()
+        number, skipped, later = 0, list[int](), frozenset[int]()
         if resumed is None:
             state = lay_out(init() if is_function(init) else init, self.mesh)
         else:
             state, number = resumed.state, resumed.saved.step
-            skipped, self._later = sorted(resumed.skipped), resumed.later
-            stream = self._go_on(resumed.saved, stream)
+            skipped, later = sorted(resumed.skipped), resumed.later
+            stream = go_on(self._place, resumed.saved, stream)
         self._stream, self.step = stream, number
         self._last = Last(number, self._clock())
+        auto = self._policy if isinstance(self._policy, Auto) else None
+        self._saver = Saver(
+            self._place,
+            self.mesh,
+            self.keep,
+            self._keep_local,
+            self._options,
+            log,
+            auto,
+            later,
+        )
         self._sync = SyncPoints(number)
         for why in self._early:
             self._sync.ask(why)
@@ -272,7 +277,7 @@ class Run:
 
         Raises what `ckpt.save` raises, and what an earlier save in the background did.
         """
-        self._require_resumed()
+        saver = self._require_resumed()
         if step < self.step:
             raise ValueError(f"expected a step after {self.step}, found {step}")
         if self.step < step:
@@ -283,34 +288,19 @@ class Run:
         self._due = None
         if self._last.step != step:
             stream = self._stream if data is None else open_stream(data)
-            self._save(step, state, stream, metrics, why)
+            tree = make_tree(
+                state,
+                position=None if stream is None else stream.position(),
+                told=tell(self.config, stream, self.mesh, jax.process_count()),
+            )
+            saver.save(step, tree, metrics, why=why)
+            self._last = Last(step, self._clock())
         if why == "stop":
             self.stopped = self._on_notice == "exit" and step != self._until
             self._early.clear()
             if self._notices is not None:
                 self._notices.forget()
         return True
-
-    def _go_on(self, saved: Saved, stream: Stream | None) -> Stream | None:
-        """Set the generators and the data to where a step has them."""
-        here, process = jax.process_count(), jax.process_index()
-        if len(saved.hosts) == 1:
-            set_global_rngs(saved.hosts[0].get("rngs", {}))
-        elif process < len(saved.hosts):
-            set_global_rngs(saved.hosts[process].get("rngs", {}))
-        if stream is None or saved.told.get("data") is None:
-            return stream
-        if saved.processes == here:
-            # Of a job of the same size each has read its own alone.
-            positions = [None] * here
-            positions[process] = saved.hosts[0].get("data")
-        else:
-            positions = [host.get("data") for host in saved.hosts]
-        return agree_on(
-            self._place,
-            "data",
-            lambda: stream.restored(positions, process=process, processes=here),
-        )
 
     def _pass(self, step: int) -> None:
         """Take note that a step is done; learn whether it is an agreed one."""
@@ -344,76 +334,6 @@ class Run:
             return "last"
         return self._due or ("due" if self._is_multiple(step) else None)
 
-    def _save(
-        self,
-        step: int,
-        state: Any,
-        stream: Stream | None,
-        metrics: Mapping[str, Any] | None,
-        why: str,
-    ) -> None:
-        began = time.monotonic()
-        told = tell(self.config, stream, self.mesh, jax.process_count())
-        position = None if stream is None else stream.position()
-        tree = make_tree(state, position=position, told=told)
-        options: dict[str, Any] = self._options | {
-            "step": step,
-            "metrics": metrics,
-            "overwrite": step in self._later,
-        }
-        now = why in ("stop", "last")
-        try:
-            if now:
-                self._commit(step, began, save(tree, self.mesh, self.path, **options))
-            else:
-                self._pending = save_async(tree, self.mesh, self.path, **options)
-                self._pending.add_done_callback(
-                    partial(self._commit_later, step, began)
-                )
-        except CkptError as error:
-            self._note("failed_save", step=step, error=str(error))
-            raise
-        self._later -= {step}
-        self._last = Last(step, self._clock())
-        stall = time.monotonic() - began
-        if isinstance(self._policy, Auto):
-            self._policy.see_stall(stall)
-        self._note("save", step=step, stall=stall, reason=why)
-        if self._log is not None:
-            self._log.flush()
-
-    def _commit_later(self, step: int, began: float, done: Future[Checkpoint]) -> None:
-        # Not .exception(): that counts as looked at, and the next save raises it.
-        error = Future.exception(done)
-        if error is not None:
-            self._note("failed_save", step=step, error=str(error))
-            return
-        self._commit(step, began, Future.result(done))
-
-    def _commit(self, step: int, began: float, done: Checkpoint) -> None:
-        """Do what follows a commit, on the thread that made it."""
-        seconds = time.monotonic() - began
-        if isinstance(self._policy, Auto):
-            self._policy.see_write(seconds)
-        self._note("saved", step=step, seconds=seconds, bytes=done.nbytes)
-        if self.keep is not None and jax.process_index() == 0:
-            try:
-                prune(self.path, keep=self.keep, store_options=self._place.store_options)
-            except CkptError as error:
-                _log.warning("expected to prune %s, found %s", self._place.url, error)
-
-    def _finish(self) -> None:
-        """Wait for what is pending; bring to the mirror what it is owed."""
-        if self._pending is not None:
-            self._pending.result()
-        if self.mirror is not None and self._sync is not None:
-            drain(
-                self.path if self.path is not None else self._place.url,
-                self.mirror,
-                keep_local=self._options["keep_local"],
-                store_options=self._place.store_options,
-            )
-
     def _hear(self, source: str) -> None:
         """Take a notice, on the thread that heard it."""
         _log.warning("%s: the run saves and stops as soon as it can", source)
@@ -426,16 +346,21 @@ class Run:
         if self._log is not None:
             self._log.add(event, **fields)
 
-    def _open_log(self) -> None:
+    def _open_log(self) -> EventLog:
         if self._log is None:
             run = locate(self.path, self._place.store_options)
             self._log = EventLog.open(
-                run, process=jax.process_index(), processes=jax.process_count()
+                run,
+                process=jax.process_index(),
+                processes=jax.process_count(),
+                devices=jax.device_count(),
             )
+        return self._log
 
-    def _require_resumed(self) -> None:
-        if self._sync is None:
+    def _require_resumed(self) -> Saver:
+        if self._saver is None:
             raise RuntimeError(
                 "expected resume() before this, found it not called: "
                 "state, data = run.resume(init, data)"
             )
+        return self._saver

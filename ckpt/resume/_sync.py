@@ -193,7 +193,9 @@ class SyncPoints:
     def _set(self, name: str, value: dict[str, Any]) -> None:
         rpc = self._client.key_value_set_bytes
         data = json.dumps(value).encode()
-        call_service(lambda: rpc(f"{self._prefix}/{name}", data, True), _REQUEST_SECONDS)
+        call_service(
+            lambda: rpc(f"{self._prefix}/{name}", data, True), _REQUEST_SECONDS
+        )
 
     def _create(self, name: str, value: dict[str, Any]) -> bool:
         """Set a key that nobody has set; False when somebody has."""

@@ -71,7 +71,9 @@ def _compare_data(saved: Saved, now: Any, *, check_data: bool) -> None:
             which = ["no data was saved, it begins at its start"]
             if now is None:
                 which = ["no data is given, though its position was saved"]
-            _warn(f"expected the data of step {saved.step}", which, "pass the same data")
+            _warn(
+                f"expected the data of step {saved.step}", which, "pass the same data"
+            )
         return
     lines = compare_fingerprints(before, now)
     if lines and check_data:

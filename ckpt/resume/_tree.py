@@ -68,9 +68,7 @@ def read_saved(
 
     StructureMismatch for a step that no Run has saved.
     """
-    found = open_checkpoint(
-        path, step=step, mirror=mirror, store_options=store_options
-    )
+    found = open_checkpoint(path, step=step, mirror=mirror, store_options=store_options)
     children = pytree.find_nodes(found.manifest.structure, TYPE).get("host")
     if not children or "run" not in found:
         raise StructureMismatch(
