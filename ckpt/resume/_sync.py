@@ -98,7 +98,8 @@ class SyncPoints:
             self._done = step
             if self.count == 1:
                 why = next(iter(self._asked), None)
-                self._asked.clear()
+                if why is not None:
+                    del self._asked[why]
                 return why
             if self._point is None or step < self._point[0]:
                 return None
