@@ -1,6 +1,6 @@
 """A flax linen TrainState with optax, trained on samples that grain loads.
 
-    python examples/linen_mlp.py --run runs/linen --steps 200
+python examples/linen_mlp.py --run runs/linen --steps 200
 """
 
 import argparse

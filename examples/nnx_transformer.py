@@ -41,7 +41,9 @@ class Transformer(nnx.Module):
 
 
 def make_batch(seed: int, step: int) -> np.ndarray:
-    start, stride = np.random.default_rng([seed, step]).integers(VOCAB, size=(2, BATCH, 1))
+    start, stride = np.random.default_rng([seed, step]).integers(
+        VOCAB, size=(2, BATCH, 1)
+    )
     return (start + stride * np.arange(LENGTH + 1)) % VOCAB
 
 

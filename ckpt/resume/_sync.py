@@ -30,7 +30,10 @@ from jax._src import distributed
 
 from .._service import RpcError, SilentError, call as call_service, polls
 
-_LISTEN_SECONDS = 2.0
+_LISTEN_SECONDS = 0.2
+_LISTENERS_A_SECOND = 4000
+"""How many requests of this kind process 0 is to answer: of more, each asks less often."""
+
 _GATHER_SECONDS = 60.0
 _REQUEST_SECONDS = 30.0
 
@@ -62,6 +65,7 @@ class SyncPoints:
         self._point: tuple[int, str] | None = None
         self._frozen = False
         self._closed = False
+        self._thread: Thread | None = None
         if self.count > 1:
             self._process = jax.process_index()
             self._client: Any = distributed.global_state.client
@@ -117,14 +121,18 @@ class SyncPoints:
                 return
             self._closed = True
             self._changed.notify_all()
-        if self.count > 1:
+        if self._thread is not None:
             with contextlib.suppress(SilentError, RpcError):
                 self._set(f"left/{self._process}", {"step": self._done})
+            # A thread that is in the client when the interpreter ends, aborts it.
+            self._thread.join()
 
     def _listen(self) -> None:
+        # Not a request that waits at the service: it could not be broken off at exit.
+        pause = max(_LISTEN_SECONDS, self.count / _LISTENERS_A_SECOND)
         try:
-            while self._await_turn():
-                if self._get(f"{self._round}/call", _LISTEN_SECONDS) is not None:
+            while self._await_turn(pause):
+                if self._try_get(f"{self._round}/call") is not None:
                     self._agree()
         except (SilentError, RpcError) as error:
             if not self._closed:
@@ -134,11 +142,11 @@ class SyncPoints:
                     stacklevel=1,
                 )
 
-    def _await_turn(self) -> bool:
+    def _await_turn(self, pause: float) -> bool:
         """Wait until the last agreed step is behind; then ask what was not answered."""
         with self._changed:
-            while self._point is not None and not self._closed:
-                self._changed.wait(1.0)
+            self._changed.wait_for(lambda: self._closed, pause)
+            self._changed.wait_for(lambda: self._closed or self._point is None)
             if self._closed:
                 return False
             why = next(iter(self._asked), None)
@@ -209,6 +217,16 @@ class SyncPoints:
                 return False
             raise SilentError(f"{error!s:.200}") from None
         return True
+
+    def _try_get(self, name: str) -> dict[str, Any] | None:
+        rpc = self._client.key_value_try_get_bytes
+        try:
+            data = call_service(lambda: rpc(f"{self._prefix}/{name}"), _REQUEST_SECONDS)
+        except RpcError as error:
+            if "NOT_FOUND" in str(error):
+                return None
+            raise
+        return json.loads(data)
 
     def _get(self, name: str, seconds: float) -> dict[str, Any] | None:
         """Wait for a key; None when it does not come."""

@@ -9,8 +9,9 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from .._errors import DataMismatch
+from ._fingerprint import compare_fingerprints
 from ._settings import compare_values, describe_settings
-from ._stream import Stream, compare_fingerprints
+from ._stream import Stream
 from ._tree import Saved, describe_mesh
 
 _log = logging.getLogger("ckpt")

@@ -1,4 +1,4 @@
-"""The same samples by every kind of data pipeline: 48 of them, 8 a batch over all hosts.
+"""The same samples by every kind of data pipeline: 48, 8 a batch over all hosts.
 
 Each pipeline shuffles, and yields batches of what one host has: {"index": [..]}.
 """
@@ -45,15 +45,12 @@ def from_grain_loader(process: int, processes: int) -> Any:
     import grain
 
     sampler = grain.samplers.IndexSampler(
-        SAMPLES,
-        shuffle=True,
-        seed=SEED,
-        num_epochs=None,
-        shard_options=grain.sharding.ShardOptions(process, processes),
+        SAMPLES, shuffle=True, seed=SEED, num_epochs=None
     )
     loader = grain.DataLoader(
         data_source=grain.sources.RangeDataSource(0, SAMPLES, 1),
         sampler=sampler,
+        shard_options=grain.sharding.ShardOptions(process, processes),
         operations=[grain.transforms.Batch(BATCH // processes, drop_remainder=True)],
         worker_count=0,
     )

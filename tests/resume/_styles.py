@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from flax import linen, nnx
 from flax.training import train_state
@@ -31,16 +32,16 @@ def make_optimizer() -> optax.GradientTransformation:
     return optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(rate))
 
 
-def split_data(mesh: Any, batch: Any) -> Any:
-    """Lay a batch that every process has whole over the mesh."""
-    sharding = NamedSharding(mesh, P("data"))
-    return jax.tree.map(
-        lambda x: jax.make_array_from_callback(x.shape, sharding, lambda i: x[i]), batch
-    )
-
-
 def replicate(mesh: Any, tree: Any) -> Any:
     return jax.device_put(tree, NamedSharding(mesh, P()))
+
+
+def replicate_numpy(mesh: Any, tree: Any) -> Any:
+    """Replicate arrays of numpy, with nothing to compile, in jobs too."""
+    sharding = NamedSharding(mesh, P())
+    return jax.tree.map(
+        lambda x: jax.make_array_from_callback(x.shape, sharding, lambda _: x), tree
+    )
 
 
 def _make_weights(key: Any) -> dict[str, Any]:
@@ -63,15 +64,19 @@ def _loss(weights: Any, batch: Any, key: Any) -> Any:
 
 def init_plain(mesh: Any) -> Any:
     """A dict with a raw key, plain SGD with momentum, a loss scale and a counter."""
-    weights = _make_weights(jax.random.key(0))
-    return replicate(
+    rng = np.random.default_rng(0)
+    weights = {
+        "in": rng.normal(size=(4, 16)).astype(np.float32),
+        "out": rng.normal(size=(16, 1)).astype(np.float32),
+    }
+    return replicate_numpy(
         mesh,
         {
             "weights": weights,
-            "momentum": jax.tree.map(jnp.zeros_like, weights),
-            "key": jax.random.PRNGKey(1),
-            "scale": jnp.float32(1.0),
-            "step": jnp.int32(0),
+            "momentum": jax.tree.map(np.zeros_like, weights),
+            "key": np.array([0, 1], np.uint32),
+            "scale": np.ones((), np.float32),
+            "step": np.zeros((), np.int32),
         },
     )
 
@@ -111,9 +116,7 @@ class Mlp(linen.Module):
 
     @linen.compact
     def __call__(self, x: Any) -> Any:
-        hidden = linen.Dropout(0.1, deterministic=False)(
-            jnp.tanh(linen.Dense(16)(x))
-        )
+        hidden = linen.Dropout(0.1, deterministic=False)(jnp.tanh(linen.Dense(16)(x)))
         return linen.Dense(1)(hidden)
 
 

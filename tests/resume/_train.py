@@ -33,13 +33,15 @@ def train(spec: dict[str, Any]) -> dict[str, Any]:
     mesh = make_mesh()
     data: Any = SOURCES[spec["source"]](me, count)
     out: dict[str, Any] = {"exit": 0}
-    policy = ckpt.every(steps=spec["every"]) if spec["every"] else None
+    policy = make_policy(spec["every"], spec.get("seconds"))
     options = spec.get("options", {})
     step, state = 0, None
     with Path(f"{spec['log']}.{me}").open("a") as log:
         try:
             with ckpt.Run(spec["run"], mesh, save=policy, **options) as run:
-                state, data = run.resume(style.init(mesh), data)
+                given = None if spec.get("forgets") else data
+                state, stream = run.resume(style.init(mesh), given)
+                data = iter(data) if stream is None else stream
                 out["begun"], out["there"] = run.step, show_state(state)
                 for step in run.steps(until=spec["until"]):
                     indices = read_indices(next(data))
@@ -47,7 +49,9 @@ def train(spec: dict[str, Any]) -> dict[str, Any]:
                     line = [step, float(loss).hex(), indices.tolist()]
                     log.write(json.dumps(line) + "\n")
                     log.flush()
-                    run.saved(step, state, data, metrics={"loss": loss})
+                    if step == spec.get("raise_at"):
+                        raise ArithmeticError(f"step {step} fails")
+                    run.saved(step, state, metrics={"loss": loss})
                     time.sleep(spec.get("pause", 0.0))
                     if step == spec.get("die_at"):
                         wait_for_steps(spec["run"], spec["every"])
@@ -55,6 +59,13 @@ def train(spec: dict[str, Any]) -> dict[str, Any]:
         except SystemExit as error:
             out["exit"] = error.code
     return out | {"step": step, "state": show_state(state)}
+
+
+def make_policy(steps: int | None, seconds: float | None) -> Any:
+    """Return when to save; None where neither is given."""
+    if steps is None and seconds is None:
+        return None
+    return ckpt.every(steps=steps, seconds=seconds)
 
 
 def wait_for_steps(run: str, step: int) -> None:

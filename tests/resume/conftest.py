@@ -11,7 +11,9 @@ from tests._harness.jobs import JobServer
 
 @pytest.fixture(scope="package")
 def server() -> Iterator[JobServer]:
-    with JobServer("ckpt", "ckpt.resume", "tests.resume._loops", "tests.resume._train") as started:
+    with JobServer(
+        "ckpt", "ckpt.resume", "tests.resume._loops", "tests.resume._train"
+    ) as started:
         yield started
 
 
