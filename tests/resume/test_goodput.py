@@ -2,8 +2,6 @@
 
 import json
 import math
-import os
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -11,41 +9,10 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings, strategies as st
 
 import ckpt
-from ckpt._store import Store, open_store
-from ckpt.resume import EventLog, Goodput, goodput
-from tests.resume._trainers import KINDS, STARTS, Clock, Start, simulate
-
-_names = count()
-
-
-def new_run(folder: Path | None = None) -> Store:
-    """Return a run that nothing is in: in memory, or in a folder."""
-    name = f"goodput-{os.getpid()}-{next(_names)}"
-    return open_store(f"memory://{name}" if folder is None else folder / name)
-
-
-def train(clock: Clock, log: EventLog, first: int, last: int, *, each: float) -> None:
-    for step in range(first, last + 1):
-        clock.now += each
-        log.step(step)
-
-
-def save(log: EventLog, step: int) -> None:
-    log.add("save", step=step, stall=0.0, reason="due")
-    log.add("saved", step=step, seconds=0.0, bytes=1)
-
-
-def write_log(run: Store, began: int, lines: list[Any], process: int = 0) -> None:
-    """Write a log past our own code: texts as they are, all else as JSON."""
-    shown = [x if isinstance(x, bytes) else json.dumps(x).encode() for x in lines]
-    run.make_folders(["events"])
-    name = f"events/{began}-{process}.jsonl"
-    with run.write(name, size=None) as writer:
-        writer.write([line + b"\n" for line in shown])
-
-
-def event(at: float, name: str, *, wall: float = 1e9, **fields: Any) -> dict[str, Any]:
-    return {"t": wall + at, "m": at, "event": name, **fields}
+from ckpt._store import open_store
+from ckpt.resume import goodput
+from tests.resume._logs import event, new_run, save, train, write_log
+from tests.resume._trainers import STARTS, Clock, Start, simulate
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -245,36 +212,3 @@ def test_torn_and_long_lines_are_counted(memory_run: Path) -> None:
     write_log(run, 10**12, [*good[:2], long, b"\0\xff", *good[2:], torn])
     found = goodput(memory_run)
     assert (found.last_step, found.skipped, found.wall) == (4, 3, 3.0)
-
-
-def report() -> Goodput:
-    run = open_store('memory://"a"<b>\\$x$')
-    if not run.list("events"):
-        write_log(
-            run,
-            10**12,
-            [
-                event(0, "start"),
-                event(30, "resume", step=0, seconds=10),
-                *(event(40 + 10 * n, "step", step=n) for n in range(1, 9)),
-                event(125, "save", step=8, stall=5),
-                event(130, "saved", step=8),
-            ],
-        )
-    return goodput(run.url)
-
-
-def test_report_is_a_table_with_shares() -> None:
-    lines = str(report()).splitlines()
-    assert lines[0].startswith("goodput 61.5% of 2 min 10 s: 8 steps, 1 start, 0 fail")
-    rows = {line.split()[0]: line.split()[-2:] for line in lines[1:-1]}
-    assert list(rows) == list(KINDS)
-    assert rows["productive"] == ["61.54%", "#" * 15]
-    assert lines[-1].split() == ["wall", "2", "min", "10", "s"]
-
-
-def test_report_in_a_notebook_is_html_without_foreign_tags() -> None:
-    html = report()._repr_html_()
-    assert "&lt;b>" in html
-    assert "<b>" not in html
-    assert html.count("<tr>") == 1 + len(KINDS)
