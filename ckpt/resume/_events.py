@@ -36,6 +36,9 @@ _MAX_TEXT = 1000
 _MAX_ITEMS = 200
 _MAX_DEPTH = 3
 
+_LAST = 10**14
+"""Milliseconds since 1970, in a far year: what bears a later time is not heeded."""
+
 _FIRST_STEPS = 3
 """Steps always written: the first compiles, the others tell what one takes."""
 
@@ -220,7 +223,8 @@ def _choose_begin(run: Store, process: int, now: int) -> int:
     found: list[EventName | None] = []
     with contextlib.suppress(CkptError):
         found = [parse_name(name) for name in run.list("events")]
-    return max([now, *(name.began + 1 for name in found if name is not None)])
+    began = (name.began for name in found if name is not None)
+    return max([now, *(one + 1 for one in began if one < _LAST)])
 
 
 def _open_sink(

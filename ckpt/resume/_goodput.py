@@ -26,7 +26,8 @@ class Goodput:
     seconds, and add up to `wall`. Of two starts at the same time both count, and
     `overlap` is how long that was. `steps` is how many steps the newest state
     descends from that the logs know, `starts` how many logs there are, `failures` how
-    many starts ended by a kill or an error. `last_commit` is in seconds since 1970.
+    many starts ended by a kill or an error. `began` and `ended` are when the first and
+    the last event was, `last_commit` the last commit, in seconds since 1970.
     `skipped` lines of the logs could not be read.
     """
 
@@ -44,6 +45,7 @@ class Goodput:
     last_step: int | None
     last_commit: float | None
     began: float
+    ended: float
     overlap: float
     skipped: int
     spans: tuple[Span, ...] = field(repr=False)
@@ -78,6 +80,7 @@ class Goodput:
             "last_step": self.last_step,
             "last_commit": self.last_commit,
             "began": self.began,
+            "ended": self.ended,
             "overlap": self.overlap,
             "skipped": self.skipped,
         }
@@ -149,6 +152,7 @@ def goodput(
         last_step=stretches[-1].reached if stretches else None,
         last_commit=commits[-1] if commits else None,
         began=logs[0].began,
+        ended=logs[-1].began + logs[-1].seconds,
         overlap=_overlap(logs),
         skipped=history.skipped,
         spans=tuple(spans),

@@ -106,7 +106,7 @@ def _notes(report: Goodput) -> list[str]:
     notes: list[str] = []
     if report.overlap:
         shown = render_duration(report.overlap)
-        notes.append(f"starts ran at the same time for {shown}, and all of it counts")
+        notes.append(f"by their clocks, starts overlap for {shown}: all of it counts")
     if report.skipped:
         lines = _count(report.skipped, "line")
         notes.append(f"{lines} of the logs could not be read")

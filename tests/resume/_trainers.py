@@ -28,12 +28,18 @@ class Clock:
         return self.now - self.boot
 
     @contextmanager
-    def log(self, run: Store, **told: int) -> Iterator[EventLog]:
+    def log(
+        self, run: Store, *, process: int = 0, processes: int = 1
+    ) -> Iterator[EventLog]:
         """Open the log of a start: closing it adds no more than a kill would."""
         self.boot = self.now - 77.0
-        process = told.pop("process", 0)
-        clocks = {"clock": self.wall, "monotonic": self.monotonic}
-        with EventLog.open(run, process=process, **clocks, **told) as log:
+        with EventLog.open(
+            run,
+            process=process,
+            processes=processes,
+            clock=self.wall,
+            monotonic=self.monotonic,
+        ) as log:
             yield log
 
 

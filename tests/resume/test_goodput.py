@@ -120,7 +120,7 @@ def test_of_two_jobs_at_once_the_one_counts_that_was_gone_on_from() -> None:
     assert (found.steps, found.productive, found.lost) == (21, 21.0, 40.0)
     assert found.overlap == pytest.approx(19.5)
     assert found.wall == pytest.approx(61 + found.overlap)
-    assert "at the same time" in str(found)
+    assert "overlap for 19.5 s" in str(found)
 
 
 def test_a_commit_that_was_not_told_is_the_last_trainer_s() -> None:

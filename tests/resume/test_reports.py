@@ -74,6 +74,7 @@ def test_prometheus_text_keeps_to_the_format_whatever_the_run_is_called() -> Non
     assert found["ckpt_goodput_ratio", ""] == report.goodput
     assert found["ckpt_seconds", "productive"] == 80
     assert found["ckpt_last_commit_timestamp_seconds", ""] == 1e9 + 130
+    assert found["ckpt_last_event_timestamp_seconds", ""] == 1e9 + 130
     assert typed["ckpt_failures_total"] == "counter"
     assert prometheus(report.url) == text
 
