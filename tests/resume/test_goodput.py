@@ -11,8 +11,10 @@ from hypothesis import HealthCheck, example, given, settings, strategies as st
 import ckpt
 from ckpt._store import open_store
 from ckpt.resume import goodput
+from tests._harness.servers import KINDS, Cloud, Kind
 from tests.resume._logs import event, new_run, save, train, write_log
 from tests.resume._trainers import STARTS, Clock, Start, simulate
+from tests.stores._places import cloud_place
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -212,3 +214,27 @@ def test_torn_and_long_lines_are_counted(memory_run: Path) -> None:
     write_log(run, 10**12, [*good[:2], long, b"\0\xff", *good[2:], torn])
     found = goodput(memory_run)
     assert (found.last_step, found.skipped, found.wall) == (4, 3, 3.0)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_bucket_tells_the_same_and_is_asked_little(
+    clouds: dict[Kind, Cloud], kind: Kind
+) -> None:
+    place, clock = cloud_place(clouds[kind]), Clock()
+    run = open_store(place.url)
+    for first in (1, 6):
+        with clock.log(run) as log:
+            log.add("resume", step=first - 1, seconds=0.0)
+            train(clock, log, first, first + 9, each=1.0)
+            log.flush()
+            save(log, 5)
+        clock.now += 60
+    place.put("events/0-0-0.jsonl", b"x" * 9_000_000)
+    clouds[kind].take_log()
+    found = goodput(place.url)
+    assert (found.steps, found.productive, found.lost) == (15, 15.0, 5.0)
+    assert (found.starts, found.skipped, found.downtime) == (2, 1, 60.0)
+    objects = len(run.list("events"))
+    assert objects in (3, 4, 5)
+    # A listing, and two requests an object.
+    assert len(clouds[kind].take_log()) <= 3 + 2 * objects
