@@ -9,6 +9,8 @@ from itertools import pairwise
 from ._lineage import Stretch
 from ._log import Log
 
+_POINTS = 200
+
 KINDS = (
     "productive",
     "lost",
@@ -35,24 +37,57 @@ class Span:
         return self.end - self.begin
 
 
-def account(logs: Sequence[Log], stretches: Sequence[Stretch]) -> list[Span]:
-    """Return spans that follow each other without a gap from the first log to the last.
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """Points (seconds, step) of a stretch of training, and up to where it was kept."""
+
+    points: tuple[tuple[float, int], ...]
+    kept: int
+
+
+def lay_out(logs: Sequence[Log]) -> list[float]:
+    """Return when each log begins, in seconds from the first.
 
     Logs lie one after another; where two overlap, by their clocks, each has its whole
     time, so that what runs twice is counted twice.
     """
+    begins: list[float] = []
+    now = 0.0
+    for number, log in enumerate(logs):
+        if number:
+            before = logs[number - 1]
+            now += max(0.0, log.began - before.began - before.seconds)
+        begins.append(now)
+        now += log.seconds
+    return begins
+
+
+def account(
+    logs: Sequence[Log], stretches: Sequence[Stretch], begins: Sequence[float]
+) -> list[Span]:
+    """Return spans that follow each other, from the first log's begin without a gap."""
     spans: list[Span] = []
-    now, last_end = 0.0, None
+    now = 0.0
     of_log: list[list[Stretch]] = [[] for _ in logs]
     for one in stretches:
         of_log[one.log].append(one)
     for number, log in enumerate(logs):
-        if last_end is not None and log.began > last_end:
-            now = _extend(spans, now, log.began - last_end, "downtime", number)
-        last_end = log.began + log.seconds
+        now = _extend(spans, now, begins[number] - now, "downtime", number)
         for seconds, kind in _split(log, of_log[number]):
             now = _extend(spans, now, seconds, kind, number)
     return spans
+
+
+def trace(
+    logs: Sequence[Log], stretches: Sequence[Stretch], begins: Sequence[float]
+) -> Iterator[Curve]:
+    """Yield how the steps went on over time, by few points for each stretch."""
+    for one in stretches:
+        log, begin = logs[one.log], begins[one.log]
+        rows = range(one.first, one.stop)
+        chosen = [*rows[:: max(1, len(rows) // _POINTS)], rows[-1]]
+        points = tuple((begin + log.at[row], log.steps[row]) for row in chosen)
+        yield Curve(points, one.kept)
 
 
 def _extend(

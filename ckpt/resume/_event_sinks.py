@@ -97,6 +97,7 @@ class ObjectSink:
         self._began = self._sent = monotonic()
         self._least = _SEND_MOST if patient else _SEND_SECONDS
         self._lines: list[bytes] = []
+        self._wanted = False
         self._lock = threading.RLock()
         self._sender: threading.Thread | None = None
 
@@ -114,7 +115,8 @@ class ObjectSink:
         """Begin to send what was kept, unless that is under way."""
         with self._lock:
             self._sent = self._monotonic()
-            if self._sender is not None or not self._lines:
+            self._wanted = bool(self._lines)
+            if self._sender is not None or not self._wanted:
                 return
             # Not a daemon: the interpreter must not end amid a request.
             sender = threading.Thread(target=self._send, name="ckpt-events")
@@ -143,9 +145,10 @@ class ObjectSink:
         try:
             while True:
                 with self._lock:
-                    lines, self._lines = self._lines, []
-                    if not lines:
+                    if not self._wanted:
                         return
+                    self._wanted = False
+                    lines, self._lines = self._lines, []
                 self._create(b"".join(lines))
         except (CkptError, OSError, ValueError) as error:
             with self._lock:

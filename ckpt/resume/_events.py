@@ -12,6 +12,7 @@ import contextlib
 import json
 import math
 import os
+import secrets
 import socket
 import sys
 import threading
@@ -33,6 +34,10 @@ MAX_LINE = 16 << 10
 
 _MAX_TEXT = 1000
 _MAX_ITEMS = 200
+_MAX_DEPTH = 3
+
+_LAST = 10**14
+"""Milliseconds since 1970, in a far year: what bears a later time is not heeded."""
 
 _FIRST_STEPS = 3
 """Steps always written: the first compiles, the others tell what one takes."""
@@ -108,7 +113,8 @@ class EventLog:
             log._sink = _open_sink(run, began, process, monotonic, log._warn)
         except (CkptError, OSError, ValueError) as error:
             log._warn(error)
-        me = {"host": socket.gethostname(), "pid": os.getpid()}
+        # Two logs must not begin alike: a store takes equal bytes for its own.
+        me = {"host": _host(), "pid": os.getpid(), "log": secrets.token_hex(8)}
         log.add("start", process=process, processes=processes, **(me | told))
         return log
 
@@ -199,6 +205,13 @@ class EventLog:
             print(f"ckpt: {text}", file=sys.stderr)
 
 
+def _host() -> str:
+    try:
+        return socket.gethostname()
+    except OSError:
+        return ""
+
+
 def _choose_begin(run: Store, process: int, now: int) -> int:
     """Return milliseconds since 1970 that are later than all earlier logs'.
 
@@ -210,7 +223,8 @@ def _choose_begin(run: Store, process: int, now: int) -> int:
     found: list[EventName | None] = []
     with contextlib.suppress(CkptError):
         found = [parse_name(name) for name in run.list("events")]
-    return max([now, *(name.began + 1 for name in found if name is not None)])
+    began = (name.began for name in found if name is not None)
+    return max([now, *(one + 1 for one in began if one < _LAST)])
 
 
 def _open_sink(
@@ -229,12 +243,20 @@ def _open_sink(
 
 def _encode(wall: float, now: float, event: str, fields: dict[str, Any]) -> bytes:
     head = {"t": round(wall, 6), "m": round(now, 6), "event": _plain(event)}
-    line = _dump(head | {k: _plain(v) for k, v in fields.items() if k not in head})
+    line = _dump(head | {k: _try_plain(v) for k, v in fields.items() if k not in head})
     return line if len(line) <= MAX_LINE else _dump(head | {"cut": len(line)})
 
 
 def _dump(value: dict[str, Any]) -> bytes:
     return json.dumps(value, separators=(",", ":"), allow_nan=False).encode() + b"\n"
+
+
+def _try_plain(value: Any) -> Any:
+    try:
+        return _plain(value)
+    except Exception:
+        # Its own text failed: what is told beside it still counts.
+        return f"<{type(value).__name__}>"
 
 
 def _plain(value: Any, depth: int = 0) -> Any:
@@ -249,10 +271,12 @@ def _plain(value: Any, depth: int = 0) -> Any:
         return float(value) if math.isfinite(value) else repr(value)
     if isinstance(value, BaseException):
         value = f"{type(value).__name__}: {value}"
-    if depth < 3 and isinstance(value, (list, tuple)):
+    if depth > _MAX_DEPTH:
+        return "..."
+    if isinstance(value, (list, tuple)):
         items = cast("list[Any]", value)
         return [_plain(item, depth + 1) for item in items[:_MAX_ITEMS]]
-    if depth < 3 and isinstance(value, dict):
+    if isinstance(value, dict):
         pairs = list(cast("dict[Any, Any]", value).items())[:_MAX_ITEMS]
         return {str(k)[:_MAX_TEXT]: _plain(v, depth + 1) for k, v in pairs}
     return str(value)[:_MAX_TEXT]

@@ -11,32 +11,11 @@ from typing import Any
 from .._catalog import locate
 from .._errors import NotFound
 from .._store_options import GivenOptions
-from ._account import KINDS, Span, account
+from ._account import KINDS, Curve, Span, account, lay_out, trace
 from ._history import read_history
 from ._lineage import find_stretches
 from ._log import Log
-
-_BAR = 24
-
-_COLOURS = {
-    "productive": "#2a78c2",
-    "lost": "#d1495b",
-    "stall": "#edae49",
-    "restore": "#66a182",
-    "startup": "#8d96a3",
-    "downtime": "#3b3b3b",
-    "other": "#cfd4da",
-}
-
-_MEANINGS = {
-    "productive": "steps that the newest state descends from",
-    "lost": "steps that were trained and do not count any more",
-    "stall": "saves, as far as training waited for them",
-    "restore": "reading the state back",
-    "startup": "from the start to the resume, and compilation",
-    "downtime": "between the end of one start and the next",
-    "other": "after the last step, and going back by hand",
-}
+from ._render import render_html, render_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +26,8 @@ class Goodput:
     seconds, and add up to `wall`. Of two starts at the same time both count, and
     `overlap` is how long that was. `steps` is how many steps the newest state
     descends from that the logs know, `starts` how many logs there are, `failures` how
-    many starts ended by a kill or an error. `last_commit` is in seconds since 1970.
+    many starts ended by a kill or an error. `began` and `ended` are when the first and
+    the last event was, `last_commit` the last commit, in seconds since 1970.
     `skipped` lines of the logs could not be read.
     """
 
@@ -65,9 +45,11 @@ class Goodput:
     last_step: int | None
     last_commit: float | None
     began: float
+    ended: float
     overlap: float
     skipped: int
     spans: tuple[Span, ...] = field(repr=False)
+    curves: tuple[Curve, ...] = field(repr=False)
 
     @property
     def wall(self) -> float:
@@ -98,56 +80,29 @@ class Goodput:
             "last_step": self.last_step,
             "last_commit": self.last_commit,
             "began": self.began,
+            "ended": self.ended,
             "overlap": self.overlap,
             "skipped": self.skipped,
         }
 
+    def plot(self, path: str | os.PathLike[str] | None = None) -> Any:
+        """Draw steps over time, and below what each start did; return the figure.
+
+        Written to `path` if one is given (PNG, SVG or PDF by its name). Needs
+        matplotlib: `pip install 'ckpt-jax[plot]'`.
+        """
+        from ._plot import draw
+
+        figure = draw(self)
+        if path is not None:
+            figure.savefig(path, dpi=130)
+        return figure
+
     def __str__(self) -> str:
-        wall = self.wall
-        lines = [self._head()]
-        for kind, seconds in self.seconds.items():
-            share = seconds / wall if wall else 0.0
-            bar = "#" * round(share * _BAR)
-            shown = f"{kind:<10} {_duration(seconds):>12} {share:>7.2%}  {bar}"
-            lines.append(shown.rstrip())
-        lines.append(f"{'wall':<10} {_duration(wall):>12}")
-        return "\n".join([*lines, *self._notes()])
+        return render_text(self)
 
     def _repr_html_(self) -> str:
-        wall = self.wall or 1.0
-        parts = [(k, s, s / wall) for k, s in self.seconds.items()]
-        bar = "".join(
-            f'<div title="{kind}" style="width:{share:.4%};background:'
-            f'{_COLOURS[kind]}"></div>'
-            for kind, _, share in parts
-        )
-        rows = "".join(
-            f'<tr><td><span style="color:{_COLOURS[kind]}">&#9632;</span> {kind}</td>'
-            f"<td>{_duration(seconds)}</td><td>{share:.2%}</td>"
-            f'<td style="text-align:left">{_MEANINGS[kind]}</td></tr>'
-            for kind, seconds, share in parts
-        )
-        head = _html("; ".join([self._head(), *self._notes()]))
-        return (
-            f'<p>{head}</p><div style="display:flex;height:1em;width:40em">{bar}</div>'
-            f"<table><tr><th>kind</th><th>time</th><th>share</th><th></th></tr>{rows}"
-            f"</table>"
-        )
-
-    def _head(self) -> str:
-        return (
-            f"goodput {self.goodput:.1%} of {_duration(self.wall)}: {self.steps:,} "
-            f"steps, {self.starts} starts, {self.failures} failures - {self.url}"
-        )
-
-    def _notes(self) -> list[str]:
-        notes: list[str] = []
-        if self.overlap:
-            shown = _duration(self.overlap)
-            notes.append(f"two starts ran at once for {shown}, and both count")
-        if self.skipped:
-            notes.append(f"{self.skipped:,} lines of the logs could not be read")
-        return notes
+        return render_html(self)
 
 
 def goodput(
@@ -185,7 +140,8 @@ def goodput(
         )
     logs = history.logs
     stretches = find_stretches(logs)
-    spans = account(logs, stretches)
+    begins = lay_out(logs)
+    spans = account(logs, stretches, begins)
     commits = [log.commit for log in logs if log.commit is not None]
     return Goodput(
         url=run.url,
@@ -196,9 +152,11 @@ def goodput(
         last_step=stretches[-1].reached if stretches else None,
         last_commit=commits[-1] if commits else None,
         began=logs[0].began,
+        ended=logs[-1].began + logs[-1].seconds,
         overlap=_overlap(logs),
         skipped=history.skipped,
         spans=tuple(spans),
+        curves=tuple(trace(logs, stretches, begins)),
     )
 
 
@@ -217,25 +175,3 @@ def _overlap(logs: tuple[Log, ...]) -> float:
         max(0.0, before.began + before.seconds - log.began)
         for before, log in pairwise(logs)
     )
-
-
-def _duration(seconds: float) -> str:
-    """Return a time as people read it.
-
-    >>> [_duration(x) for x in (0.25, 75, 7325, 200000)]
-    ['0.25 s', '1 min 15 s', '2 h 02 min', '2 d 07 h']
-    """
-    if seconds < 60:
-        return f"{seconds:.3g} s"
-    minutes, rest = divmod(round(seconds), 60)
-    if minutes < 60:
-        return f"{minutes} min {rest:02} s"
-    hours, minutes = divmod(minutes, 60)
-    if hours < 24:
-        return f"{hours} h {minutes:02} min"
-    days, hours = divmod(hours, 24)
-    return f"{days:,} d {hours:02} h"
-
-
-def _html(text: str) -> str:
-    return text.replace("&", "&amp;").replace("<", "&lt;")

@@ -56,6 +56,12 @@ def prometheus(
         "Starts that ended by a kill or an error.",
         {"": report.failures},
     )
+    add(
+        "ckpt_last_event_timestamp_seconds",
+        "gauge",
+        "When the run was last heard of, in seconds since 1970.",
+        {"": report.ended},
+    )
     if report.last_step is not None:
         text = "The newest step that was trained."
         add("ckpt_last_step", "gauge", text, {"": report.last_step})
