@@ -3,6 +3,7 @@
 import argparse
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 from flax import nnx
@@ -15,8 +16,6 @@ VOCAB, WIDTH, LENGTH, BATCH = 64, 64, 32, 16
 
 
 class Block(nnx.Module):
-    """Attention and a feed-forward layer, each with a residual."""
-
     def __init__(self, rngs: nnx.Rngs) -> None:
         self.norm1, self.norm2 = (nnx.LayerNorm(WIDTH, rngs=rngs) for _ in range(2))
         self.attend = nnx.MultiHeadAttention(4, WIDTH, decode=False, rngs=rngs)
@@ -30,8 +29,6 @@ class Block(nnx.Module):
 
 
 class Transformer(nnx.Module):
-    """Embeds, mixes in two blocks, and predicts the next token."""
-
     def __init__(self, rngs: nnx.Rngs) -> None:
         self.embed = nnx.Embed(VOCAB, WIDTH, rngs=rngs)
         self.block1, self.block2 = Block(rngs), Block(rngs)
@@ -41,9 +38,8 @@ class Transformer(nnx.Module):
 
 
 def make_batch(seed: int, step: int) -> np.ndarray:
-    start, stride = np.random.default_rng([seed, step]).integers(
-        VOCAB, size=(2, BATCH, 1)
-    )
+    rng = np.random.default_rng([seed, step])
+    start, stride = rng.integers(VOCAB, size=(2, BATCH, 1))
     return (start + stride * np.arange(LENGTH + 1)) % VOCAB
 
 
@@ -51,9 +47,8 @@ def train_step(graph: nnx.GraphDef, state: nnx.State, tokens: jax.Array):  # noq
     model, optimizer = nnx.merge(graph, state)
 
     def loss_of(model: Transformer) -> jax.Array:
-        found = model(tokens[:, :-1])
-        one = optax.softmax_cross_entropy_with_integer_labels(found, tokens[:, 1:])
-        return one.mean()
+        log_p = jax.nn.log_softmax(model(tokens[:, :-1]))
+        return -jnp.take_along_axis(log_p, tokens[:, 1:, None], axis=-1).mean()
 
     loss, grads = nnx.value_and_grad(loss_of)(model)
     optimizer.update(model, grads)
@@ -65,10 +60,10 @@ def main() -> None:
     parser.add_argument("--run", default="runs/nnx")
     parser.add_argument("--steps", type=int, default=100)
     options = parser.parse_args()
-    mesh = jax.make_mesh((jax.device_count(),), ("data",))
+    mesh = jax.sharding.Mesh(jax.devices(), ("data",))
     model = Transformer(nnx.Rngs(0, dropout=1))
-    optimizer = nnx.Optimizer(model, optax.adamw(1e-3), wrt=nnx.Param)
-    graph, init = nnx.split((model, optimizer))
+    opt = nnx.Optimizer(model, optax.adamw(1e-3), wrt=nnx.Param)
+    graph, init = nnx.split((model, opt))
     train = jax.jit(train_step, static_argnums=0, donate_argnums=1)
     with ckpt.Run(options.run, mesh, save=ckpt.every(steps=20)) as run:
         state, data = run.resume(init, Batches(make_batch, seed=0, batch_size=BATCH))

@@ -42,9 +42,7 @@ def main() -> None:
     parser.add_argument("--run", default="runs/plain")
     parser.add_argument("--steps", type=int, default=200)
     options = parser.parse_args()
-    mesh = jax.make_mesh(
-        (jax.device_count(),), ("data",), axis_types=(jax.sharding.AxisType.Auto,)
-    )
+    mesh = jax.sharding.Mesh(jax.devices(), ("data",))
     by_row = NamedSharding(mesh, P("data"))
     rows = np.random.default_rng(0).normal(size=(SAMPLES, FEATURES)).astype("float32")
     data = Batches(partial(make_batch, rows), seed=0, batch_size=BATCH, name="rows-v1")

@@ -189,7 +189,7 @@ def test_what_may_differ_can_be_said(memory_run: Path) -> None:
 def test_generators_go_on(memory_run: Path) -> None:
     def draw(rngs: dict[str, Any]) -> list[float]:
         found = [rngs["numpy"].random(), rngs["old"].rand(), rngs["python"].random()]
-        return [*found, random.random(), np.random.rand()]  # noqa: NPY002
+        return [*found, random.random(), np.random.rand()]
 
     def init() -> dict[str, Any]:
         return {
@@ -198,7 +198,7 @@ def test_generators_go_on(memory_run: Path) -> None:
             "python": random.Random(5),
         }
 
-    np.random.seed(6)  # noqa: NPY002
+    np.random.seed(6)
     random.seed(7)
     with ckpt.Run(memory_run, save=None) as run:
         state, _ = run.resume(init())
@@ -206,7 +206,7 @@ def test_generators_go_on(memory_run: Path) -> None:
             draw(state)
             run.saved(step, state)
     expected = draw(state)
-    np.random.seed(8)  # noqa: NPY002
+    np.random.seed(8)
     random.seed(9)
     with ckpt.Run(memory_run, save=None) as run:
         again, _ = run.resume(init())
