@@ -18,7 +18,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 
 import ckpt
 from ckpt.testing._record import show_leaves
-from tests.resume._sources import SOURCES, make_features, read_indices
+from tests.resume._pipelines import SOURCES, make_features, read_indices
 from tests.resume._styles import STYLES
 
 

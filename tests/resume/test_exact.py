@@ -6,7 +6,7 @@ import pytest
 
 from tests._harness.jobs import JobServer
 from tests.resume._jobs import make_spec, run_job, values_of
-from tests.resume._sources import ELASTIC, SAMPLES, SOURCES
+from tests.resume._pipelines import ELASTIC, SAMPLES, SOURCES
 from tests.resume._styles import STYLES
 from tests.resume._train import read_log
 
