@@ -1,4 +1,4 @@
-"""A flax nnx transformer with optax: `python examples/nnx_transformer.py --steps 100`."""
+"""A flax nnx transformer: `python examples/nnx_transformer.py --steps 100`."""
 
 import argparse
 

@@ -152,8 +152,8 @@ def _restore_state(
             tree = agree_on(place, f"step={step}", read)
     except StructureMismatch as error:
         raise StructureMismatch(
-            f"{error}\nthe model or the optimizer is not the one that was saved: resume "
-            'with what was saved, or say what may differ (rename=, missing="keep", '
+            f"{error}\nthe model or the optimizer is not the one that was saved: "
+            'resume with that, or say what may differ (rename=, missing="keep", '
             'extra="ignore", cast=), or begin another run in another folder'
         ) from error
     return unpack_rngs(tree["state"], like)
@@ -169,7 +169,7 @@ def go_on(place: Place, saved: Saved, stream: Stream | None) -> Stream | None:
         set_global_rngs(hosts[process].get("rngs", {}))
     if stream is None or saved.told.get("data") is None:
         return stream
-    positions = [host.get("data") for host in hosts]
+    positions: list[Any] = [host.get("data") for host in hosts]
     return agree_on(
         place,
         "data",

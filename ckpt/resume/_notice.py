@@ -22,7 +22,7 @@ from typing import Any
 from jax._src import distributed
 
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
-"""What preempts: SIGTERM of Kubernetes, clouds, Slurm; SIGUSR1 of Slurm's --signal."""
+"""What preempts: SIGTERM of clouds and Kubernetes, SIGUSR1 of Slurm's --signal."""
 
 _AGAIN_SECONDS = 0.1
 """Launchers may deliver one notice twice; what comes later than this is a second one."""
@@ -30,7 +30,7 @@ _AGAIN_SECONDS = 0.1
 _POLL_SECONDS = 1.0
 
 Source = str | os.PathLike[str] | Callable[[], bool]
-"""A file whose existence is a notice, or a function that returns whether there is one."""
+"""A file whose existence is a notice, or a function that tells of one."""
 
 
 class Notices:

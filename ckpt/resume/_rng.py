@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -48,10 +48,13 @@ def read_rng(rng: Any) -> dict[str, Any]:
 
 def set_rng(rng: Any, saved: dict[str, Any]) -> None:
     """Set a generator of the same kind to a saved state; Untrusted for another's."""
+    expected = read_rng(rng)["kind"]
+    if saved.get("kind") != expected:
+        raise Untrusted(
+            f"expected the state of a {expected}, found one of {saved.get('kind')!r}"
+        )
     try:
         state = saved["state"]
-        if saved["kind"] != read_rng(rng)["kind"]:
-            raise ValueError(f"a state of {saved['kind']}")
         if isinstance(rng, np.random.Generator):
             rng.bit_generator.state = state
         elif isinstance(rng, np.random.RandomState):
@@ -79,9 +82,7 @@ def make_rng(saved: dict[str, Any]) -> Rng:
                 _GENERATORS[saved["state"]["bit_generator"]]()
             )
         elif kind == "numpy.RandomState":
-            rng = np.random.RandomState(
-                cast("Any", _GENERATORS[saved["state"]["bit_generator"]]())
-            )
+            rng = np.random.RandomState(_GENERATORS[saved["state"]["bit_generator"]]())
         else:
             rng = {"random.Random": random.Random}[kind]()
     except (KeyError, TypeError) as error:
@@ -99,7 +100,7 @@ def pack_rngs(tree: Any) -> Any:
     '{"kind":"random.Random",'
     """
     leaves, structure = pytree.flatten(tree)
-    packed = {
+    packed: dict[str, Any] = {
         path: encode_plain(read_rng(x)) for path, x in leaves.items() if is_rng(x)
     }
     for path, leaf in leaves.items():

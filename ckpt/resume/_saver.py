@@ -84,11 +84,11 @@ class Saver:
 
     def _see(self, step: int, began: float, done: Future[Checkpoint]) -> None:
         # Not done.exception(): that counts as looked at, and the next save raises it.
-        error = Future.exception(done)
+        error = Future[Checkpoint].exception(done)
         if error is not None:
             self.log.add("failed_save", step=step, error=str(error))
         else:
-            self._commit(step, began, Future.result(done))
+            self._commit(step, began, Future[Checkpoint].result(done))
 
     def _commit(self, step: int, began: float, done: Checkpoint) -> None:
         """Do what follows a commit, on the thread that made it."""

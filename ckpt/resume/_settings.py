@@ -36,7 +36,7 @@ def describe_settings() -> dict[str, str]:
     'False'
     """
     found = {name: str(getattr(jax.config, name)) for name in _OPTIONS if _has(name)}
-    device = jax.devices()[0]
+    device: Any = jax.devices()[0]
     found["device"] = f"{device.platform} {device.device_kind}"
     found["jax"] = jax.__version__
     found["jaxlib"] = jaxlib.__version__

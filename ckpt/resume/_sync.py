@@ -1,11 +1,11 @@
 """Steps at which all processes of a job do the same, agreed upon while they train.
 
 Any process may ask for one, at any time: it was told to stop, or the clock says that it
-is time to save. A thread of each process answers with the step that it is in, without
-its training having to get anywhere, and the agreed step is one that none has passed: the
-greatest of them, plus one. Until it is known nobody begins another step, so it is never
-missed; as the threads wait for nothing but each other, nothing is waited for that
-training would have to do. In the coordination service's key-value store:
+is time to save. A thread of each process answers with the step that it is in; its
+training need not get anywhere for that. The agreed step is one that none has passed:
+the greatest of them, plus one. Until it is known nobody begins another step, so it is
+never missed; and the threads wait for nothing but each other.
+In the coordination service's key-value store:
 
     ckpt-sync/<run>/<round>/call      created once: what for
     ckpt-sync/<run>/<round>/<process> the last step that a process has done
@@ -32,7 +32,7 @@ from .._service import RpcError, SilentError, call as call_service, polls
 
 _LISTEN_SECONDS = 0.2
 _LISTENERS_A_SECOND = 4000
-"""How many requests of this kind process 0 is to answer: of more, each asks less often."""
+"""How many requests process 0 is to answer: of more processes, each asks less often."""
 
 _GATHER_SECONDS = 60.0
 _REQUEST_SECONDS = 30.0

@@ -141,13 +141,19 @@ def in_state(*, specs: Any, rename: Mapping[str, str] | None) -> dict[str, Any]:
     """Return options of `restore` on a state's paths as those of the saved tree."""
     found: dict[str, Any] = {}
     if callable(specs):
-        chosen: Any = specs
-        found["specs"] = lambda path, *rest: chosen(path.removeprefix("state/"), *rest)
+        found["specs"] = _strip_state(specs)
     elif specs is not None:
         found["specs"] = {f"state/{glob}": spec for glob, spec in specs.items()}
     if rename:
         found["rename"] = {f"state/{k}": f"state/{v}" for k, v in rename.items()}
     return found
+
+
+def _strip_state(specs: Any) -> Any:
+    def choose(path: str, *rest: Any) -> Any:
+        return specs(path.removeprefix("state/"), *rest)
+
+    return choose
 
 
 def describe_mesh(mesh: Any) -> dict[str, int]:

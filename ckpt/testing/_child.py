@@ -23,9 +23,8 @@ def main(path: str) -> None:
     for name, value in spec["config"].items():
         jax.config.update(name, value)
     mesh = _make_mesh(spec["mesh"])
-    step_fn, init, data = (
-        find_function(where) if where else None for where in spec["functions"]
-    )
+    found: list[Any] = [find_function(where) for where in spec["functions"]]
+    step_fn, init, data = [*found, None][:3]
     steps = spec["steps"]
     record: dict[str, Any] = {}
     if spec["part"] == "first":
@@ -63,16 +62,15 @@ def _train(step_fn: Any, state: Any, stream: Any, first: int, last: int) -> Any:
 
 
 def _step(step_fn: Any, state: Any, stream: Any) -> tuple[Any, dict[str, Any]]:
+    batch: Any = None
     if stream is None:
-        batch = None
-        found = step_fn(state)
+        found: Any = step_fn(state)
     else:
         batch = next(stream)
         found = step_fn(state, batch)
     # A state alone, or with a loss, metrics, whatever else the step returns.
-    state, *rest = found if isinstance(found, tuple) else (found,)
-    shown = {"batch": show_leaves(batch), "returned": show_leaves(tuple(rest))}
-    return state, shown
+    made: tuple[Any, ...] = found if isinstance(found, tuple) else (found,)
+    return made[0], {"batch": show_leaves(batch), "returned": show_leaves(made[1:])}
 
 
 def _make_mesh(spec: Any) -> Any:

@@ -57,7 +57,7 @@ def assert_resume_exact(
     named = [
         name_function(step_fn, "step_fn"),
         name_function(init, "init"),
-        None if data is None else name_function(data, "data"),
+        *([] if data is None else [name_function(data, "data")]),
     ]
     with tempfile.TemporaryDirectory(prefix="ckpt-resume-") as folder:
         spec = {

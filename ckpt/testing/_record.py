@@ -27,7 +27,7 @@ def _show(leaf: Any) -> str:
     ):
         leaf = cast("Any", jax.random.key_data(leaf))
     if isinstance(leaf, (jax.Array, np.ndarray, np.generic)):
-        array = np.asarray(leaf)
+        array: np.ndarray[Any, Any] = np.asarray(cast("Any", leaf))
         digest = hashlib.sha256(array.tobytes()).hexdigest()[:8]
         shown = f"{array.item()!r:.40}" if array.size == 1 else _summarise(array)
         shape = ",".join(map(str, array.shape))

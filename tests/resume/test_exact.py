@@ -1,6 +1,7 @@
 """Twenty steps equal ten, a kill -9, a new process, and ten more, bit for bit."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -53,7 +54,7 @@ def test_four_then_two_then_one_process_see_each_sample_once_an_epoch(
     states: list[dict[str, str]] = []
     found: dict[int, list[int]] = {}
     for number, (processes, until) in enumerate([(4, 7), (2, 15), (1, 18)]):
-        part = spec | {"until": until, "log": f"{spec['log']}.{number}"}
+        part: dict[str, Any] = spec | {"until": until, "log": f"{spec['log']}.{number}"}
         ends = values_of(run_job(server, processes, part, cache))
         for end in ends:
             assert end["state"] == ends[0]["state"]

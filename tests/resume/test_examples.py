@@ -1,4 +1,4 @@
-"""The examples train, go on after a kill -9 bit for bit, and stop when they are told."""
+"""The examples train, go on after a kill -9, and are started again as they ask."""
 
 import os
 import signal
@@ -163,13 +163,17 @@ def test_the_slurm_script_passes_the_signal_to_the_tasks(folder: Path) -> None:
         f'[ "$1 $2" = "--signal=USR1 17.0" ] && kill -USR1 $(cat {folder}/pid)',
     )
     write_script(folder, "scontrol", f'echo "$@" > {folder}/told')
+
+    def read_pid() -> str:
+        return (folder / "pid").read_text()
+
     with subprocess.Popen(
         ["/bin/bash", EXAMPLES / "slurm.sbatch"],
         env=os.environ
         | {"PATH": f"{folder}:{os.environ['PATH']}", "SLURM_JOB_ID": "17"}
         | {"SLURM_JOB_NAME": "train"},
     ) as script:
-        wait_until(lambda: (folder / "pid").exists() and (folder / "pid").read_text())
+        wait_until(lambda: (folder / "pid").exists() and read_pid() != "")
         script.send_signal(signal.SIGUSR1)
         assert script.wait(10) == 85
     assert (folder / "told").read_text() == "requeue 17\n"
