@@ -16,7 +16,7 @@ DESIGNED = {
 ERRORS = {
     *("BarrierTimeout", "CkptError", "CommitUnknown", "Damaged", "LimitExceeded"),
     *("NotFound", "StepExists", "StoreError", "StructureMismatch", "Unsupported"),
-    "Untrusted",
+    *("DataMismatch", "Untrusted"),
 }
 RETURNED = {"Change", "Checkpoint", "Diff", "Problem", "Removed", "Report"} | {
     "RestorePlan"
