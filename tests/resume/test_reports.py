@@ -83,6 +83,7 @@ def test_prometheus_has_no_control_characters(tmp_path: Path) -> None:
     odd = tmp_path / "a\x1b[31m\nb\x7f"
     write_log(open_store(odd), 10**12, EVENTS)
     assert all(c.isprintable() or c == "\n" for c in prometheus(odd))
+    assert "a\ufffd[31m\\nb\ufffd" in prometheus(odd)
 
 
 def test_command_says_it_as_text_json_and_prometheus(
