@@ -25,7 +25,7 @@ SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
 """What preempts: SIGTERM of clouds and Kubernetes, SIGUSR1 of Slurm's --signal."""
 
 _AGAIN_SECONDS = 0.1
-"""Launchers may deliver one notice twice; what comes later than this is a second one."""
+"""Launchers may deliver one notice twice; what comes later is a second one."""
 
 _POLL_SECONDS = 1.0
 

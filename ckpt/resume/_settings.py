@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jaxlib
@@ -36,7 +36,7 @@ def describe_settings() -> dict[str, str]:
     'False'
     """
     found = {name: str(getattr(jax.config, name)) for name in _OPTIONS if _has(name)}
-    device: Any = jax.devices()[0]
+    device = cast("Any", jax.devices()[0])
     found["device"] = f"{device.platform} {device.device_kind}"
     found["jax"] = jax.__version__
     found["jaxlib"] = jaxlib.__version__

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import Any
+from typing import Any, cast
 
 import jax
 
@@ -24,7 +24,8 @@ def main(path: str) -> None:
         jax.config.update(name, value)
     mesh = _make_mesh(spec["mesh"])
     found: list[Any] = [find_function(where) for where in spec["functions"]]
-    step_fn, init, data = [*found, None][:3]
+    step_fn, init = found[:2]
+    data: Any = found[2] if len(found) > 2 else None
     steps = spec["steps"]
     record: dict[str, Any] = {}
     if spec["part"] == "first":
@@ -69,7 +70,7 @@ def _step(step_fn: Any, state: Any, stream: Any) -> tuple[Any, dict[str, Any]]:
         batch = next(stream)
         found = step_fn(state, batch)
     # A state alone, or with a loss, metrics, whatever else the step returns.
-    made: tuple[Any, ...] = found if isinstance(found, tuple) else (found,)
+    made = cast("tuple[Any, ...]", found if isinstance(found, tuple) else (found,))
     return made[0], {"batch": show_leaves(batch), "returned": show_leaves(made[1:])}
 
 

@@ -16,7 +16,7 @@ def show_leaves(tree: Any) -> dict[str, str]:
     """Return each leaf of a tree as a text: the same if and only if the bits are.
 
     >>> show_leaves({"loss": np.float32(0.5)})
-    {'loss': '0.5 float32[] 1785cfc3'}
+    {'loss': '0.5 float32[] d99e5843'}
     """
     return {path: _show(leaf) for path, leaf in pytree.flatten(tree)[0].items()}
 

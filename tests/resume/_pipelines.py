@@ -4,7 +4,7 @@ Each pipeline shuffles, and yields batches of what one host has: {"index": [..]}
 """
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -48,7 +48,7 @@ def from_grain_loader(process: int, processes: int) -> Any:
         SAMPLES, shuffle=True, seed=SEED, num_epochs=None
     )
     loader = grain.DataLoader(
-        data_source=grain.sources.RangeDataSource(0, SAMPLES, 1),
+        data_source=cast("Any", grain.sources.RangeDataSource(0, SAMPLES, 1)),
         sampler=sampler,
         shard_options=grain.sharding.ShardOptions(process, processes),
         operations=[grain.transforms.Batch(BATCH // processes, drop_remainder=True)],
