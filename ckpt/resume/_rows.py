@@ -52,6 +52,8 @@ class RowIterator(Iterator[Any]):
 
     def __next__(self) -> Any:
         length = len(self.rows.source)
+        if not length:
+            raise StopIteration
         seed = self.rows.seed
         mine = take_shuffled(length, self.taken, self.unit, seed=seed)[self.mine]
         batch = _take(self.rows, mine)
@@ -61,7 +63,7 @@ class RowIterator(Iterator[Any]):
     @property
     def epoch(self) -> int:
         """The epoch of the last row taken."""
-        return max(self.taken - 1, 0) // len(self.rows.source)
+        return max(self.taken - 1, 0) // max(len(self.rows.source), 1)
 
     def get_state(self) -> int:
         """Return how many rows were taken."""
