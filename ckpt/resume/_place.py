@@ -105,8 +105,7 @@ def _check_change(
     if not is_counted and not is_scaled:
         raise DataMismatch(
             f"expected a pipeline whose hosts take one order in turns, found {change} "
-            f"of a {kind.name} of which that is not known: if it is so, pass "
-            f"elastic=True and batch_size to ckpt.resume.Stream; else {ADVICE}"
+            f"of a {kind.name} of which that is not known: {kind.advice}"
         )
     places = [(p.epoch, p.prefix if is_counted else (p.taken, p.state)) for p in saved]
     if any(spot != places[0] for spot in places):

@@ -13,6 +13,11 @@ from ._batches import take_shuffled
 from ._kind import Host, Kind, Prefix, comes_from
 from ._stateful import read_iterator
 
+_ADVICE = (
+    "pass the whole dataset on every host, and elastic=True to its ckpt.resume.Stream, "
+    "which then takes each one's share"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Rows:
@@ -116,11 +121,13 @@ def _move(source: Rows, prefix: Prefix, host: Host) -> RowIterator:
     if not source.is_shared and host.processes > 1:
         raise DataMismatch(
             f"expected rows that all hosts share, found rows of {host.processes} hosts "
-            f"that may be each one's own: pass the whole dataset on every host, and "
-            f"elastic=True to its ckpt.resume.Stream, which then takes each one's share"
+            f"that may be each one's own: {_ADVICE}"
         )
     return _place(source, prefix.count, host)
 
 
-ROWS = Kind("rows", _begin, read_iterator, _place, _describe, _count, _move)
+ROWS = Kind(
+    *("rows", _begin, read_iterator, _place, _describe, _count, _move),
+    advice=_ADVICE,
+)
 """What has a length, and rows by number."""

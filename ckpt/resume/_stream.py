@@ -9,8 +9,8 @@ import jax
 
 from .._errors import DataMismatch
 from ._data import find_kind
-from ._datasets import warn_of_buffers
 from ._kind import Host, set_epoch
+from ._known_faults import warn_of_faults
 from ._moves import Unit
 from ._place import place
 from ._position import Position
@@ -79,7 +79,7 @@ class Stream(Iterator[Any]):
         self._state: Any = None
         self._wrong: dict[str, str] = {}
         self._unproved = 0
-        warn_of_buffers(source)
+        warn_of_faults(source)
 
     @property
     def epoch(self) -> int:

@@ -2,6 +2,7 @@
 
 import itertools
 import logging
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -222,6 +223,23 @@ def test_the_rows_that_a_shuffle_buffer_loses_are_warned_of() -> None:
     shuffled = _sources.rows_of_table().shuffle(seed=1, buffer_size=8)
     with pytest.warns(UserWarning, match="loses up to 8 rows"):
         Stream(shuffled.batch(2))
+
+
+@pytest.mark.parametrize(
+    ("package", "source", "old", "new"),
+    [
+        ("torchdata", _sources.torch_loader, "0.10.1", "0.11"),
+        ("datasets", _sources.rows_of_table, "5.0.0", "5.1"),
+    ],
+)
+def test_versions_that_were_seen_to_resume_wrongly_are_warned_of(
+    monkeypatch: pytest.MonkeyPatch, package: str, source: Any, old: str, new: str
+) -> None:
+    made = source()
+    Stream(made)
+    monkeypatch.setattr(sys.modules[package], "__version__", old)
+    with pytest.warns(UserWarning, match=f"{package} {old} .*: use {package}>={new}"):
+        Stream(made)
 
 
 def numbers() -> Iterator[int]:
