@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 from ._kind import Host, Kind
@@ -29,20 +28,6 @@ def _describe(source: Any, host: Host) -> dict[str, Any]:
         "shards": source.num_shards,
         "columns": source.column_names,
     }
-
-
-def warn_of_buffers(source: Any) -> None:
-    """Warn of a shuffle buffer, whose rows are in no state."""
-    for step in _chain(getattr(source, "dataset", source)):
-        rows = getattr(step, "buffer_size", 0)
-        if type(step).__name__.startswith("BufferShuffled") and rows > 1:
-            warnings.warn(
-                f"a resume loses up to {rows} rows: those in the shuffle buffer of the "
-                f"IterableDataset are not in its state; shuffle a map-style dataset "
-                f"(pass it with seed= to ckpt.resume.Stream), or shuffle shards alone "
-                f"(buffer_size=1)",
-                stacklevel=4,
-            )
 
 
 ITERABLE = Kind("datasets.IterableDataset", begin, read_source, place_source, _describe)

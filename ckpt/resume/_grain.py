@@ -128,11 +128,20 @@ def _find_order(source: Any) -> tuple[str | None, Any]:
     return strip_shard(repr(sampler)), options
 
 
-LOADER = Kind("grain.DataLoader", _begin, _read, _place, _describe, _count, _move)
+_ADVICE = (
+    "give shard_options to the DataLoader and none to its sampler, and save after a "
+    "number of batches that divides by worker_count"
+)
+
+LOADER = Kind(
+    *("grain.DataLoader", _begin, _read, _place, _describe, _count, _move),
+    advice=_ADVICE,
+)
 """A DataLoader."""
 
 LOADER_ITERATOR = Kind(
     *("grain.DataLoader", _begin, _read, _place, _describe, _count, _move),
     repeats=False,
+    advice=_ADVICE,
 )
 """The iterator of one; `iter` of it is itself."""

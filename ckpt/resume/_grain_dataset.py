@@ -155,6 +155,10 @@ def _is_index(state: Any) -> bool:
 DATASET = Kind(
     *("grain.Dataset", begin, read_iterator, place_iterator),
     *(_describe, _count, _move),
+    advice=(
+        "shuffle and repeat, then slice by [process::processes], then batch; or use "
+        "grain.experimental.ElasticIterator"
+    ),
 )
 """A MapDataset or an IterDataset."""
 

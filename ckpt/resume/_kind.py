@@ -40,6 +40,7 @@ class Kind:
     over all hosts, where the source knows it). `count` tells the Prefix that all hosts
     took if all are in this state, and this many samples were taken in this epoch, or
     None where hosts do not share one order in strides; `move` starts behind a Prefix.
+    `advice` says when hosts can change.
     """
 
     name: str
@@ -50,6 +51,10 @@ class Kind:
     count: Callable[[Any, Any, Host, int | None], Prefix | None] = _count_nothing
     move: Callable[[Any, Prefix, Host], Iterator[Any]] | None = None
     repeats: bool = True
+    advice: str = (
+        "if they do, pass elastic=True and batch_size to ckpt.resume.Stream; else "
+        "resume on as many hosts and with the same batch size"
+    )
 
 
 def comes_from(value: Any, package: str, *names: str) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, cast
+from typing import Any, Literal, NamedTuple, TypeAlias, cast
 
 from .._errors import DataMismatch
 
@@ -10,6 +10,12 @@ ADVICE = (
     "resume on as many hosts and with the same batch size, or use ckpt.resume.Batches, "
     "whose position is a number"
 )
+
+
+MEANING = '"samples": those of each host, "global": those of all hosts'
+
+Unit: TypeAlias = Literal["batches", "samples", "global"]
+"""What a position counts: `samples` are one host's, `global` ones those of all."""
 
 
 class Pace(NamedTuple):
@@ -30,12 +36,14 @@ def divide(count: int, unit: int, what: str) -> int:
     return count // unit
 
 
-def scale_state(state: Any, *, taken: int, old: Pace, new: Pace) -> Any:
+def scale_state(
+    state: Any, *, taken: int, old: Pace, new: Pace, unit: Unit | None = None
+) -> Any:
     """Return a state that holds one number for the new hosts and batch size.
 
-    The number counts batches, or one host's samples, or those of all: which of them
-    follows from how many samples `taken` says all hosts took. DataMismatch when it is
-    none of them, or more than one with different outcomes.
+    What the number counts is `unit`, or follows from how many samples `taken` says all
+    hosts took. DataMismatch when it counts nothing of that, or when what it counts
+    makes a difference and cannot be told.
     """
     found = find_numbers(state)
     if len(found) != 1:
@@ -44,29 +52,31 @@ def scale_state(state: Any, *, taken: int, old: Pace, new: Pace) -> Any:
             f"which cannot be set for other hosts or another batch size: {ADVICE}"
         )
     (number,) = found
-    units = {
+    units: dict[Unit, tuple[int, int]] = {
         "batches": (old.batch_size, new.batch_size),
-        "rows on each host": (old.processes, new.processes),
-        "samples": (1, 1),
+        "samples": (old.processes, new.processes),
+        "global": (1, 1),
     }
-    fits = [(what, *unit) for what, unit in units.items() if number * unit[0] == taken]
-    if taken and len({after for *_, after in fits}) > 1 and old.processes == 1 < number:
-        # One host's samples are those of all there: hosts that stride count their own.
-        fits = [fit for fit in fits if fit[0] != "samples"]
+    fits = {
+        name: after
+        for name, (before, after) in units.items()
+        if number * before == taken and unit in (None, name)
+    }
     if not fits:
         raise DataMismatch(
-            f"expected the position {number} to count the {taken} samples taken (as "
-            f"batches of {old.batch_size}, or on each of {old.processes} hosts), found "
-            f"that it does not: {ADVICE}"
+            f"expected the position {number} of {old.processes} hosts to count "
+            f"{unit or 'batches or samples'}, found that {taken} samples were taken in "
+            f"batches of {old.batch_size}: {ADVICE}"
         )
-    if taken and len({after for *_, after in fits}) > 1:
+    if taken and len(set(fits.values())) > 1:
         raise DataMismatch(
-            f"expected the position {number} to count one thing, found that it may "
-            f"count {' or '.join(what for what, *_ in fits)}: {ADVICE}"
+            f"expected to know what the position {number} counts, found that it may be "
+            f"{' or '.join(fits)}: pass that as elastic= to ckpt.resume.Stream "
+            f"({MEANING})"
         )
-    what, _, unit = fits[0]
-    whole = f"batches of {unit}" if what == "batches" else what
-    return _replace(state, divide(taken, unit, whole))
+    name, after = next(iter(fits.items()))
+    what = f"batches of {after}" if name == "batches" else f"samples for {after} hosts"
+    return _replace(state, divide(taken, after, what))
 
 
 def find_numbers(state: Any) -> list[int]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from .._errors import CkptError, DataMismatch
 from ._kind import Host, Kind, Prefix, set_epoch
-from ._moves import ADVICE, Pace, scale_state
+from ._moves import ADVICE, Pace, Unit, scale_state
 from ._position import Position
 from ._state import freeze, thaw
 
@@ -33,7 +33,7 @@ def place(
     *,
     host: Host,
     batch_size: int | None,
-    elastic: bool | None,
+    elastic: bool | Unit | None,
 ) -> Placed:
     """Set a source behind what all hosts took; DataMismatch when it cannot be."""
     if not saved:
@@ -65,6 +65,7 @@ def place(
             taken=taken,
             old=Pace(old_size, len(saved)),
             new=Pace(batch_size or 1, host.processes),
+            unit=None if isinstance(elastic, bool) else elastic,
         )
         iterator = kind.place(source, state, host)
         return Placed(iterator, freeze(state), taken, is_moved=True)
@@ -84,7 +85,7 @@ def _check_change(
     *,
     host: Host,
     batch_size: int | None,
-    elastic: bool | None,
+    elastic: bool | Unit | None,
 ) -> None:
     """Raise DataMismatch unless one common position follows from those saved."""
     mine = saved[0]
@@ -104,8 +105,7 @@ def _check_change(
     if not is_counted and not is_scaled:
         raise DataMismatch(
             f"expected a pipeline whose hosts take one order in turns, found {change} "
-            f"of a {kind.name} of which that is not known: if it is so, pass "
-            f"elastic=True and batch_size to ckpt.resume.Stream; else {ADVICE}"
+            f"of a {kind.name} of which that is not known: {kind.advice}"
         )
     places = [(p.epoch, p.prefix if is_counted else (p.taken, p.state)) for p in saved]
     if any(spot != places[0] for spot in places):

@@ -13,6 +13,11 @@ from ._batches import take_shuffled
 from ._kind import Host, Kind, Prefix, comes_from
 from ._stateful import read_iterator
 
+_ADVICE = (
+    "pass the whole dataset on every host, and elastic=True to its ckpt.resume.Stream, "
+    "which then takes each one's share"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Rows:
@@ -52,6 +57,8 @@ class RowIterator(Iterator[Any]):
 
     def __next__(self) -> Any:
         length = len(self.rows.source)
+        if not length:
+            raise StopIteration
         seed = self.rows.seed
         mine = take_shuffled(length, self.taken, self.unit, seed=seed)[self.mine]
         batch = _take(self.rows, mine)
@@ -61,7 +68,7 @@ class RowIterator(Iterator[Any]):
     @property
     def epoch(self) -> int:
         """The epoch of the last row taken."""
-        return max(self.taken - 1, 0) // len(self.rows.source)
+        return max(self.taken - 1, 0) // max(len(self.rows.source), 1)
 
     def get_state(self) -> int:
         """Return how many rows were taken."""
@@ -114,11 +121,13 @@ def _move(source: Rows, prefix: Prefix, host: Host) -> RowIterator:
     if not source.is_shared and host.processes > 1:
         raise DataMismatch(
             f"expected rows that all hosts share, found rows of {host.processes} hosts "
-            f"that may be each one's own: pass the whole dataset on every host, and "
-            f"elastic=True to its ckpt.resume.Stream, which then takes each one's share"
+            f"that may be each one's own: {_ADVICE}"
         )
     return _place(source, prefix.count, host)
 
 
-ROWS = Kind("rows", _begin, read_iterator, _place, _describe, _count, _move)
+ROWS = Kind(
+    *("rows", _begin, read_iterator, _place, _describe, _count, _move),
+    advice=_ADVICE,
+)
 """What has a length, and rows by number."""

@@ -9,8 +9,9 @@ import jax
 
 from .._errors import DataMismatch
 from ._data import find_kind
-from ._datasets import warn_of_buffers
 from ._kind import Host, set_epoch
+from ._known_faults import warn_of_faults
+from ._moves import Unit
 from ._place import place
 from ._position import Position
 from ._rows import RowIterator, Rows
@@ -29,7 +30,9 @@ class Stream(Iterator[Any]):
     On another number of hosts, or at another batch size, a stream goes on behind the
     samples that all hosts took, if hosts are known to take one order in turns. Where
     that cannot be known, `elastic=True` says that it is so, and that rows are the same
-    on every host, each of which then gets its share; `elastic=False` refuses it.
+    on every host, each of which then gets its share. Of a position that is one number,
+    `elastic` may also say what it counts: "batches", "samples" of each host, or
+    "global" ones, of all hosts. `elastic=False` refuses another number of hosts.
 
     TypeError when the source has no position that can be read.
 
@@ -52,7 +55,7 @@ class Stream(Iterator[Any]):
         seed: int | None = None,
         batch_size: int | None = None,
         name: str | None = None,
-        elastic: bool | None = None,
+        elastic: bool | Unit | None = None,
         process: int | None = None,
         processes: int | None = None,
     ) -> None:
@@ -60,7 +63,7 @@ class Stream(Iterator[Any]):
         self.source = source
         self.batches = 0
         self._seed, self._said_size, self._name = seed, batch_size, name
-        self._elastic = elastic
+        self._elastic: bool | Unit | None = elastic
         self._kind = find_kind(source)
         self._inner = source
         if self._kind.name == "rows":
@@ -76,7 +79,7 @@ class Stream(Iterator[Any]):
         self._state: Any = None
         self._wrong: dict[str, str] = {}
         self._unproved = 0
-        warn_of_buffers(source)
+        warn_of_faults(source)
 
     @property
     def epoch(self) -> int:

@@ -104,5 +104,6 @@ def _move(source: Any, prefix: Prefix, host: Host) -> Iterator[Any]:
 LOADER = Kind(
     *("torchdata.StatefulDataLoader", begin, _read, _place),
     *(_describe, _count, _move),
+    advice="give it torchdata's StatefulDistributedSampler and a batch_size",
 )
 """A StatefulDataLoader; with a StatefulDistributedSampler it can change hosts."""

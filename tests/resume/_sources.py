@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pytest
 
 from ckpt.resume import Batches, Stream, shuffle_indices
 
@@ -25,6 +26,12 @@ def quiet() -> Iterator[None]:
         warnings.filterwarnings("ignore", "'set_vital' is deprecated")
         warnings.filterwarnings("ignore", "This process .* is multi-threaded")
         yield
+
+
+def need(package: str) -> Any:
+    """Import a package of the extra "data"; where it is not installed, skip."""
+    with quiet():
+        return pytest.importorskip(package)
 
 
 class Records:
@@ -96,23 +103,26 @@ class Cells:
         return Counter(6)
 
 
+def records(length: int) -> Any:
+    return Records(length)
+
+
 def take_batch(seed: int, step: int, size: int = 4) -> Any:
     return shuffle_indices(LENGTH, size, seed=seed, step=step)
 
 
 def few_threads() -> Any:
-    import grain
-
-    return grain.ReadOptions(num_threads=1, prefetch_buffer_size=3)
+    return need("grain").ReadOptions(num_threads=1, prefetch_buffer_size=3)
 
 
-def grain_loader(host: int = 0, hosts: int = 1, batch: int = 4, **options: Any) -> Any:
-    with quiet():
-        import grain.python as grain
-    settings = {"shuffle": True, "seed": 3, "num_epochs": 1} | options
+def grain_loader(
+    host: int = 0, hosts: int = 1, batch: int = 4, length: int = LENGTH, **options: Any
+) -> Any:
+    grain = need("grain.python")
+    settings: Any = {"shuffle": True, "seed": 3, "num_epochs": 1} | options
     return grain.DataLoader(
-        data_source=Records(),
-        sampler=grain.IndexSampler(LENGTH, **settings),
+        data_source=records(length),
+        sampler=grain.IndexSampler(length, **settings),
         operations=[grain.Batch(batch)],
         worker_count=0,
         read_options=few_threads(),
@@ -123,27 +133,26 @@ def grain_loader(host: int = 0, hosts: int = 1, batch: int = 4, **options: Any) 
 def grain_dataset(
     host: int = 0, hosts: int = 1, batch: int = 4, seed: int = 5, length: int = LENGTH
 ) -> Any:
-    with quiet():
-        import grain
-    order = grain.MapDataset.source(Records(length)).shuffle(seed=seed)
+    grain = need("grain")
+    order = grain.MapDataset.source(records(length)).shuffle(seed=seed)
     return order[host::hosts].batch(batch)
 
 
 def grain_iter_dataset(
     host: int = 0, hosts: int = 1, batch: int = 4, seed: int = 5, length: int = LENGTH
 ) -> Any:
-    with quiet():
-        import grain
-    order = grain.MapDataset.source(Records(length)).seed(seed).shuffle().repeat(None)
+    grain = need("grain")
+    order = grain.MapDataset.source(records(length)).seed(seed).shuffle().repeat(None)
     return (
         order[host::hosts].map(lambda x: x).to_iter_dataset(few_threads()).batch(batch)
     )
 
 
-def grain_elastic(host: int = 0, hosts: int = 1, batch: int = 4) -> Any:
-    with quiet():
-        import grain
-    order = grain.MapDataset.source(Records()).shuffle(seed=5).repeat(None)
+def grain_elastic(
+    host: int = 0, hosts: int = 1, batch: int = 4, length: int = LENGTH
+) -> Any:
+    grain = need("grain")
+    order = grain.MapDataset.source(records(length)).shuffle(seed=5).repeat(None)
     share = grain.sharding.ShardOptions(host, hosts)
     return grain.experimental.ElasticIterator(
         order, batch, share, read_options=few_threads()
@@ -151,12 +160,10 @@ def grain_elastic(host: int = 0, hosts: int = 1, batch: int = 4) -> Any:
 
 
 def torch_loader(workers: int = 0, batch: int = 4, seed: int = 1) -> Any:
+    torch, stateful = need("torch"), need("torchdata.stateful_dataloader")
     with quiet():
-        import torch
-        from torchdata.stateful_dataloader import StatefulDataLoader
-
-        return StatefulDataLoader(
-            list(range(LENGTH)),
+        return stateful.StatefulDataLoader(
+            range(LENGTH),
             batch_size=batch,
             shuffle=True,
             num_workers=workers,
@@ -167,22 +174,19 @@ def torch_loader(workers: int = 0, batch: int = 4, seed: int = 1) -> Any:
 def torch_distributed(
     host: int = 0, hosts: int = 1, batch: int = 4, seed: int = 1, length: int = LENGTH
 ) -> Any:
+    stateful = need("torchdata.stateful_dataloader")
+    samplers = need("torchdata.stateful_dataloader.sampler")
+    rows = range(length)
     with quiet():
-        from torchdata.stateful_dataloader import StatefulDataLoader
-        from torchdata.stateful_dataloader.sampler import StatefulDistributedSampler
-
-        rows = list(range(length))
-        sampler = StatefulDistributedSampler(
+        sampler = samplers.StatefulDistributedSampler(
             rows, num_replicas=hosts, rank=host, seed=seed
         )
-        return StatefulDataLoader(rows, batch_size=batch, sampler=sampler)
+        return stateful.StatefulDataLoader(rows, batch_size=batch, sampler=sampler)
 
 
 @functools.cache
 def table() -> Any:
-    import datasets
-
-    return datasets.Dataset.from_dict({"x": list(range(LENGTH))})
+    return need("datasets").Dataset.from_dict({"x": list(range(LENGTH))})
 
 
 def rows_of_table() -> Any:
@@ -212,7 +216,8 @@ def run_epochs(source: Any) -> Iterator[Any]:
     for epoch in itertools.count():
         if epoch and hasattr(source, "__next__"):
             return
-        for part in (source, getattr(source, "sampler", None)):
+        parts: list[Any] = [source, getattr(source, "sampler", None)]
+        for part in parts:
             if epoch and hasattr(part, "set_epoch"):
                 part.set_epoch(epoch)
         yield from source
@@ -240,6 +245,9 @@ CASES = {
     "torchdata distributed": Case(torch_distributed, {}),
     "datasets rows": Case(table, {}),
     "datasets iterable": Case(rows_of_table, {}),
+    "datasets shuffled": Case(
+        lambda: rows_of_table().shuffle(seed=3, buffer_size=1).batch(3), {}
+    ),
     "datasets batches": Case(lambda: rows_of_table().batch(3), {}),
 }
 
