@@ -69,7 +69,7 @@ def parse_reused(value: Any, *, own: str, sizes: Sequence[int], count: int) -> R
     ]
     total = sum(counts)
     most = sum([sizes[number] for number in leaves])
-    sound = leaves == sorted(set(leaves)) and all([sizes[n] for n in leaves])
+    sound = leaves == sorted(set(leaves)) and all(sizes[n] for n in leaves)
     if not sound or not len(leaves) <= total <= most:
         raise InvalidLayout(
             f"expected leaves in order with {total} reused objects, found "
