@@ -25,7 +25,7 @@ from ._errors import (
     Unsupported,
     Untrusted,
 )
-from ._store import Store, open_store
+from ._store import Store, check_name, open_store
 from ._store_options import GivenOptions
 
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ class Opened:
         if not source:
             return [self.store]
         run, store = self.run, self.store
-        beside = store.sibling(source) if run is None else run.child(source)
+        beside = store.sibling(check_name(source)) if run is None else run.child(source)
         if beside is None:
             return [store]
         return [store, beside] if source in self.moved else [beside, store]

@@ -280,9 +280,7 @@ class LocalStore:
 
     def sibling(self, name: str) -> LocalStore | None:
         above, own = os.path.split(os.path.realpath(self.url))
-        return (
-            LocalStore(above, check_name(name), durable=self.durable) if own else None
-        )
+        return LocalStore(above, name, durable=self.durable) if own else None
 
     def _split(self, name: str) -> list[str]:
         path = f"{self.within}/{name}" if self.within and name else self.within or name
