@@ -76,7 +76,7 @@ def test_a_frozen_base_is_written_once(run: Path, codec: str | None) -> None:
 
 
 def test_only_objects_that_changed_are_written(run: Path) -> None:
-    tree = {"w": FROZEN.copy(), "x": np.float32(1)}
+    tree: dict[str, Any] = {"w": FROZEN.copy(), "x": np.float32(1)}
     ckpt.save(tree, None, run, step=1, max_host_bytes=4 << 20, reuse=True)
     tree["w"][700, 1000] += 1
     ckpt.save(tree, None, run, step=2, max_host_bytes=4 << 20, reuse=True)
