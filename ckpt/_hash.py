@@ -36,16 +36,26 @@ class ValueHash:
         return self._hash.digest()[: layouts.HASH_BYTES]
 
 
-def hash_if_like(
-    chunks: Iterable[Array], known: ObjectPart, hasher: ValueHash
-) -> bytes | None:
-    """Return the hash of an object's chunks; None once one is not like the known.
+def lay_flat(chunk: Array, room: Array) -> Array:
+    """Return a chunk's bytes in C order, in `room` if it does not lie so."""
+    if chunk.flags.c_contiguous:
+        return chunk.reshape(-1).view(np.uint8)
+    raw = room[: chunk.nbytes]
+    raw.view(chunk.dtype).reshape(chunk.shape)[...] = chunk
+    return raw
 
-    Without a codec checksums are of the values, and tell most differences early.
+
+def hash_if_like(
+    chunks: Iterable[Array], known: ObjectPart, hasher: ValueHash, room: Array
+) -> bytes:
+    """Return the hash of an object's chunks; b"" once one is not like the known.
+
+    Without a codec checksums are of the values, and tell most differences early. `room`
+    has the bytes of a chunk: fresh memory for each would cost as much as the hash.
     """
     for number, chunk in enumerate(chunks):
-        raw = np.ascontiguousarray(chunk).reshape(-1).view(np.uint8)
+        raw = lay_flat(chunk, room)
         if known.lengths is None and checksum(raw) != known.crcs[number]:
-            return None
+            return b""
         hasher.add(raw)
     return hasher.digest()

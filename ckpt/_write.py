@@ -157,18 +157,20 @@ def _write_object(
             f"`{leaf.path}`: save it as `array.view('uint8')` or without codec="
         )
     grid = Grid(box.shape, kept.chunk)
+    chunk_bytes = math.prod(kept.chunk) * leaf.itemsize
     hasher, found = None, b""
     if candidates is not None:
         known = candidates.get((write.leaf, write.object))
         if known is not None:
-            chunks = _chunks(values, grid)
+            room = scratch.take(chunk_bytes)
             form = ValueHash(leaf, box.shape, kept)
-            found = hash_if_like(chunks, known, form) or b""
+            found = hash_if_like(_chunks(values, grid), known, form, room)
+            scratch.free.append(room)
             if found == known.hash:
                 return known
-        hasher = None if found else ValueHash(leaf, box.shape, kept)
+        if not found:
+            hasher = ValueHash(leaf, box.shape, kept)
     cells = tuple(o // c for o, c in zip(kept.object, kept.chunk, strict=True))
-    chunk_bytes = math.prod(kept.chunk) * leaf.itemsize
     size = None
     if codec is None:
         stored = grid.length * (chunk_bytes + layouts.CHECKSUM_BYTES)
