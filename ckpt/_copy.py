@@ -72,11 +72,11 @@ def copy(
 
     `source` is a run, a checkpoint's directory or a Checkpoint, `step` one of a run's
     steps (all by default). Every byte is checked as it is read, and each step is
-    committed when all of it is there, under the commit and digest that it had. Steps
-    that `target` has already are left; what a copy that was killed had written is not
-    sent again. `overwrite` replaces other commits of the same steps. Returns the
-    checkpoints of `target`, in order of steps; a step that is pruned meanwhile is not
-    among them.
+    committed when all of it is there, under the commit and digest that it had; objects
+    that it reuses of other steps are copied with it. Steps that `target` has already
+    are left; what a copy that was killed had written is not sent again. `overwrite`
+    replaces other commits of the same steps. Returns the checkpoints of `target`, in
+    order of steps; a step that is pruned meanwhile is not among them.
 
     `max_host_bytes` bounds how many objects are held at once (by default a GiB of
     them); one at least is, whole, where it is sent to a store. `progress` is called

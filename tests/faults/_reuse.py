@@ -15,6 +15,7 @@ from unittest import mock
 import ckpt
 from ckpt._store import open_store
 from ckpt._uses import find_needed
+from tests._harness.crashpoint import Mode
 from tests._harness.forkserver import Fault, ForkServer, Job
 from tests.faults._jobs import prune_until
 from tests.faults._oracle import State, committed_folders, read_state, strays
@@ -154,8 +155,9 @@ def sweep_beside(
     steps: int = 2,
     stride: int = 1,
     first: int = 1,
+    mode: Mode = "kill",
 ) -> Figures:
-    """Kill a job on a run at each call in turn, while another works on it unharmed."""
+    """Strike a job on a run at each call in turn, while another works on it, too."""
     start = make_run(folder, steps)
     ends: Counter[str] = Counter()
     complaints: list[str] = []
@@ -163,7 +165,7 @@ def sweep_beside(
     while met:
         run = folder / "run"
         shutil.copytree(start, run)
-        (name, args), fault = killed, Fault(str(run), number, "kill")
+        (name, args), fault = killed, Fault(str(run), number, mode)
         jobs = [Job(f"{JOBS}:{name}", (str(run), *args), fault)]
         if beside is not None:
             jobs.append(Job(f"{JOBS}:{beside[0]}", (str(run), *beside[1])))
@@ -171,13 +173,13 @@ def sweep_beside(
         met = outcome.faults != 0
         if met:
             ends[end_of(outcome)] += 1
-        complaint = judge(outcome, "kill") if met else ""
+        complaint = judge(outcome, mode) if met else ""
         for other in others:
             if other.status != "returned":
                 complaint = complaint or f"{other.error}: {other.message}"
         complaint = complaint or find_complaint(run, legal)
         if complaint:
-            complaints.append(f"kill at {number}: {complaint}")
+            complaints.append(f"{mode} at {number}: {complaint}")
         shutil.rmtree(run)
         number += stride
     return Figures(ends.total(), ends, tuple(complaints))

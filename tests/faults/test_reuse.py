@@ -4,12 +4,14 @@ from pathlib import Path
 
 import pytest
 
+from tests._harness.crashpoint import Mode
 from tests._harness.forkserver import ForkServer
+from tests.faults._oracle import State
 from tests.faults._reuse import race, sweep_beside
 
-SAVED = [{1: 1, 2: 2}, {1: 1, 2: 2, 3: 3}]
-PRUNED = [{1: 1, 2: 2}, {2: 2}]
-BOTH = [*SAVED, *PRUNED, {2: 2, 3: 3}, {3: 3}]
+SAVED: list[State] = [{1: 1, 2: 2}, {1: 1, 2: 2, 3: 3}]
+PRUNED: list[State] = [{1: 1, 2: 2}, {2: 2}]
+BOTH: list[State] = [*SAVED, *PRUNED, {2: 2, 3: 3}, {3: 3}]
 
 
 @pytest.mark.campaign
@@ -32,6 +34,20 @@ def test_a_prune_killed_at_any_call_keeps_what_is_needed(
     )
     assert figures.complaints == ()
     assert figures.faults > 10
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("mode", ["eio", "enospc"])
+@pytest.mark.parametrize(("work", "legal"), [("save", SAVED), ("prune", PRUNED)])
+def test_an_error_at_any_call_loses_nothing_that_is_needed(
+    server: ForkServer, folder: Path, work: str, legal: list[State], mode: Mode
+) -> None:
+    job = (work, [3] if work == "save" else [])
+    figures = sweep_beside(
+        server, folder, killed=job, beside=None, legal=legal, stride=15, mode=mode
+    )
+    assert figures.complaints == ()
+    assert figures.faults >= 2
 
 
 @pytest.mark.campaign
