@@ -3,24 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import secrets
 import time
-import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, cast
+from dataclasses import replace
+from typing import cast
 
 import layouts
-from layouts import CommitRecord, Manifest, PartRef, WriteLimits
+from layouts import CommitRecord, Manifest, PartRef, Reused, WriteLimits
 
-from ._catalog import (
-    Opened,
-    check_step,
-    committed_steps,
-    is_checkpoint,
-    open_step,
-    read_record,
-)
+from ._begin import Begun, begin_attempt
+from ._catalog import Opened, open_step
 from ._checkpoint import Checkpoint
 from ._commit import commit_record, is_committed, remove_attempt
 from ._errors import (
@@ -28,9 +20,6 @@ from ._errors import (
     CkptError,
     CommitUnknown,
     LimitExceeded,
-    NotFound,
-    StepExists,
-    StoreError,
     Unsupported,
 )
 from ._job import Job, Post
@@ -43,6 +32,7 @@ from ._notes import (
     note_attempt,
     note_awaited,
 )
+from ._reuse import find_candidates, list_places, open_base, refuse_absent
 from ._snapshot import (
     Snapshot,
     complete,
@@ -53,7 +43,14 @@ from ._snapshot import (
 )
 from ._source import Source
 from ._store import Store
-from ._written import Options, Written, prove_parts, write_manifest, write_share
+from ._uses import forget_use, refuse_unnoted
+from ._written import (
+    Options,
+    prove_parts,
+    write_manifest,
+    write_part,
+    write_share,
+)
 
 _SHARED_SECONDS = 10.0
 """How long a process waits to see what process 0 wrote: NFS may show it late."""
@@ -62,16 +59,6 @@ _ROUNDS = ("begin", "differ", "written", "commit")
 
 _SETTLE_SECONDS = 10.0
 """How long process 0 waits, after a failure, for the others to stop writing."""
-
-
-@dataclass(slots=True)
-class _Begun:
-    """What process 0 knows of the attempt while it is made."""
-
-    attempt: Attempt | None = None
-    replaced: tuple[CommitRecord, bytes] | None = None
-    replaces: tuple[str, ...] = ()
-    opened: Opened | None = None
 
 
 def save_snapshot(
@@ -86,7 +73,7 @@ def save_snapshot(
 
     When it raises anything but CommitUnknown, readers see the run as it was before.
     """
-    begun = _Begun()
+    begun = Begun()
     try:
         answer = _begin(job, run, snapshot, options, begun, clock)
         attempt = Attempt(answer["step"], answer["commit"], answer["began"])
@@ -100,7 +87,10 @@ def save_snapshot(
             options.codec,
             options.metrics,
             {"began": attempt.began},
+            reused=Reused() if options.reuse else None,
         )
+        if options.reuse and job.process:
+            begun.base = open_base(run, answer["base"])
         _write(job, run, draft, sources, options, begun)
         _commit(job, run, attempt, options, begun)
     except CommitUnknown:
@@ -130,7 +120,7 @@ def _begin(
     run: Store,
     snapshot: Snapshot,
     options: Options,
-    begun: _Begun,
+    begun: Begun,
     clock: Callable[[], float],
 ) -> Post:
     """Agree on the step and the attempt's name; process 0 notes it."""
@@ -147,12 +137,13 @@ def _begin(
     def decide(posts: list[Post]) -> Post:
         if any(post["leaves"] != posts[0]["leaves"] for post in posts):
             return {"differ": True}
-        attempt = _note(run, options, begun, clock())
+        attempt = begin_attempt(run, options, begun, clock())
         return {
             "step": attempt.step,
             "commit": attempt.commit,
             "began": attempt.began,
             "own": [post["own"] for post in posts],
+            "base": begun.base.post() if begun.base else None,
         }
 
     answer = job.begin(work, decide=decide)
@@ -165,6 +156,7 @@ def _describe_call(run: Store, options: Options) -> str:
     return (
         f"save(step={options.step}, overwrite={options.overwrite}, "
         f"codec={options.codec}, max_host_bytes={options.max_host_bytes}"
+        f"{', reuse=True' if options.reuse else ''}"
         f"{', mirror=' + options.mirror.url if options.mirror else ''}) to {run.url}"
     )
 
@@ -178,98 +170,50 @@ def _refuse_differing(posts: list[Post]) -> None:
     )
 
 
-def _note(run: Store, options: Options, begun: _Begun, began: float) -> Attempt:
-    if is_checkpoint(run):
-        raise ValueError(
-            f"expected the path of a run, found a checkpoint - at {run.url}: "
-            "save takes the run's path (the folder that holds steps/)"
-        )
-    step = options.step
-    beside = options.beside
-    if beside is None:
-        known: list[int] = []
-    else:
-        known = _steps_beside(beside.hurried(), run, needed=step is None)
-    if step is None:
-        step = check_step(max([*committed_steps(run), *known], default=-1) + 1)
-    elif step in known and not options.overwrite:
-        raise StepExists(
-            f"expected step {step} to be free, found it committed in the run's other "
-            f"place ({beside.url if beside else ''}): save another step, or pass "
-            "overwrite=True"
-        )
-    elif step in known and beside is not None:
-        with contextlib.suppress(CkptError):
-            begun.replaces = (read_record(beside.hurried(), step)[0].commit,)
-    begun.replaced = _replaced(run, step, overwrite=options.overwrite)
-    attempt = Attempt(step, secrets.token_hex(8), began)
-    run.make_folders(["", "steps"])
-    note_attempt(run, attempt)
-    begun.attempt = attempt
-    return attempt
-
-
-def _steps_beside(beside: Store, run: Store, *, needed: bool) -> list[int]:
-    """Return the steps that the other place of a run has; none if it is silent.
-
-    To choose a step they are `needed` where this place has none: it may be a new disk.
-    """
-    try:
-        return committed_steps(beside)
-    except StoreError as error:
-        if needed and not committed_steps(run):
-            raise
-        warnings.warn(
-            f"expected to see the steps of {beside.url}, found {error} - saved without",
-            stacklevel=2,
-        )
-        return []
-
-
-def _replaced(
-    run: Store, step: int, *, overwrite: bool
-) -> tuple[CommitRecord, bytes] | None:
-    """Return the record an overwrite replaces; refuse to replace without it."""
-    if not run.has(layouts.record_name(step)):
-        return None
-    if not overwrite:
-        raise StepExists(
-            f"expected step {step} to be free, found it committed - in {run.url}: "
-            "save another step, or pass overwrite=True"
-        )
-    with contextlib.suppress(NotFound):
-        return read_record(run, step)
-    return None
-
-
 def _write(
     job: Job,
     run: Store,
     draft: Manifest,
     sources: Sequence[Source],
     options: Options,
-    begun: _Begun,
+    begun: Begun,
 ) -> None:
     """Write this process's cells and part; process 0 then proves and describes all."""
-    store = run.child(layouts.attempt_directory(draft.step, draft.commit))
+    store = run.child(draft.directory)
     limits = WriteLimits.within(options.max_host_bytes)
-    written: list[Written] = []
+
+    def describe(manifest: Manifest) -> Post:
+        begun.part, begun.data = write_part(store, begun.share, manifest)
+        return {"bytes": len(begun.data), "sha256": layouts.digest(begun.data)}
 
     def work() -> Post:
         if job.process:
             _see_note(run, draft)
         plan = plan_save(sources, job.process, limits=limits)
-        mine = write_share(store, draft, plan, sources, options)
-        written.append(mine)
-        return {"bytes": len(mine.data), "sha256": layouts.digest(mine.data)}
+        candidates = None
+        if options.reuse:
+            candidates = find_candidates(run, begun.base, plan, codec=draft.codec)
+        share = write_share(store, draft, plan, sources, options, candidates)
+        begun.share = share
+        if not options.reuse:
+            return describe(share.manifest)
+        # Which arrays are not wholly there, process 0 learns from all.
+        said = describe(share.manifest) if job.process else {}
+        return said | {"reused": share.part.reused.to_json()}
 
     def decide(posts: list[Post]) -> None:
-        mine = written[0]
+        manifest = begun.share.manifest
+        if options.reuse:
+            found = [
+                Reused(**{k: tuple(v) for k, v in p["reused"].items()}) for p in posts
+            ]
+            manifest = replace(manifest, reused=layouts.merge_reused(found))
+            posts[0] |= describe(manifest)
         refs = tuple(PartRef(post["bytes"], post["sha256"]) for post in posts)
-        manifest = replace(mine.manifest, parts=refs)
+        manifest = replace(manifest, parts=refs)
         if job.count > 1:
-            prove_parts(store, manifest, mine.data)
-        begun.opened = write_manifest(store, run, manifest, mine.part)
+            prove_parts(store, manifest, begun.data)
+        begun.opened = write_manifest(store, run, manifest, begun.part)
 
     job.agree("written", work, decide=decide)
 
@@ -289,15 +233,24 @@ def _see_note(run: Store, draft: Manifest) -> None:
 
 
 def _commit(
-    job: Job, run: Store, attempt: Attempt, options: Options, begun: _Begun
+    job: Job, run: Store, attempt: Attempt, options: Options, begun: Begun
 ) -> None:
     """Make the step exist, once all processes say that they are still there.
 
     One that gave up waiting says nothing here, so that what it said - that nothing was
-    committed - stays true.
+    committed - stays true. Each has seen that what it reuses is still there.
     """
+    share = begun.share
+    places = list_places(share.manifest, share.part)
+
+    def work() -> Post:
+        refuse_absent(run, places)
+        return {}
 
     def decide(_: list[Post]) -> None:
+        opened = cast(Opened, begun.opened)
+        if _needs_others(opened):
+            refuse_unnoted(run, attempt)
         replaced = begun.replaced
         if replaced:
             # From the commit on nothing else names the old data.
@@ -310,11 +263,11 @@ def _commit(
                 # A drain may bring the near commit there before this one.
                 may += (replaced[0].commit, *_replaced_before(run, replaced[0].commit))
             note_awaited(run, Awaited(attempt.step, attempt.commit, mirror, may))
-        record = cast(CommitRecord, cast(Opened, begun.opened).record)
+        record = cast(CommitRecord, opened.record)
         commit_record(run, record, replaces=replaced[1] if replaced else None)
 
     try:
-        job.agree("commit", dict[str, Any], decide=decide, unanswered=_SilenceError)
+        job.agree("commit", work, decide=decide, unanswered=_SilenceError)
     except _SilenceError as error:
         _resolve_silence(run, attempt, error)
         return
@@ -322,8 +275,15 @@ def _commit(
         # The save is done and cannot fail any more; `prune` finds what stays behind.
         with contextlib.suppress(CkptError):
             forget_attempt(run, attempt.step, attempt.commit)
+            if options.reuse and not _needs_others(cast(Opened, begun.opened)):
+                forget_use(run, attempt.step, attempt.commit)
             if begun.replaced:
                 remove_attempt(run, attempt.step, begun.replaced[0].commit)
+
+
+def _needs_others(opened: Opened) -> bool:
+    reused = opened.manifest.reused
+    return reused is not None and bool(reused.directories)
 
 
 def _replaced_before(run: Store, commit: str) -> tuple[str, ...]:

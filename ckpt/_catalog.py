@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from threading import Lock
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar, cast
 
@@ -23,7 +25,7 @@ from ._errors import (
     Unsupported,
     Untrusted,
 )
-from ._store import Store, open_store
+from ._store import Store, check_name, open_store
 from ._store_options import GivenOptions
 
 if TYPE_CHECKING:
@@ -132,6 +134,7 @@ class Opened:
     run: Store | None
     parts: dict[int, Part] = field(default_factory=dict[int, Part], repr=False)
     lock: Any = field(default_factory=Lock, repr=False)
+    moved: set[str] = field(default_factory=set[str], repr=False)
 
     def part(self, process: int) -> Part:
         """Return what one process wrote, reading its part once."""
@@ -140,6 +143,33 @@ class Opened:
             if found is None:
                 found = self.parts[process] = read_part(self, process)
             return found
+
+    def places(self, source: str) -> list[Store]:
+        """Return where an object of a directory of the run may be, likely ones first.
+
+        In that directory, or in the checkpoint's own: that of a copy has all.
+        """
+        if not source:
+            return [self.store]
+        run, store = self.run, self.store
+        beside = store.sibling(check_name(source)) if run is None else run.child(source)
+        if beside is None:
+            return [store]
+        return [store, beside] if source in self.moved else [beside, store]
+
+
+def read_anywhere(opened: Opened, source: str, read: Callable[[Store], T]) -> T:
+    """Return what `read` does with the place that has an object of a directory."""
+    first, *others = opened.places(source)
+    try:
+        return read_twice(first, lambda: read(first))
+    except Damaged:
+        for other in others:
+            with contextlib.suppress(Damaged):
+                found = read_twice(other, partial(read, other))
+                opened.moved.add(source)
+                return found
+        raise
 
 
 def read_part(opened: Opened, process: int) -> Part:
@@ -291,9 +321,8 @@ def _opened(handle: Handle, step: int | None) -> Opened:
 def open_step(run: Store, step: int) -> Opened:
     """Open a committed step of a run."""
     record, data = read_record(run, step)
-    store = run.child(record.directory)
     try:
-        return read_twice(run, lambda: _open_recorded(run, store, record))
+        return read_twice(run, lambda: open_recorded(run, record))
     except (NotFound, Damaged):
         # A pruned or overwritten step vanishes while it is read: that is not damage.
         try:
@@ -308,7 +337,9 @@ def open_step(run: Store, step: int) -> Opened:
         raise
 
 
-def _open_recorded(run: Store, store: Store, record: CommitRecord) -> Opened:
+def open_recorded(run: Store, record: CommitRecord) -> Opened:
+    """Open the checkpoint that a record names."""
+    store = run.child(record.directory)
     where = f"{store.url}, manifest.json"
     try:
         size = record.manifest_bytes

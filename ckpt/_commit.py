@@ -12,6 +12,8 @@ Removing a step runs the other way: note, record, data, note.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import layouts
 from layouts import CommitRecord
 
@@ -27,11 +29,14 @@ from ._errors import (
 from ._notes import (
     UNFINISHED,
     Attempt,
+    doom_note,
     find_notes,
     forget_awaited,
     note_removal,
 )
 from ._store import Store
+from ._uses import find_needed, forget_use
+from ._write import run_all
 
 
 def find_attempts(run: Store) -> list[Attempt]:
@@ -113,18 +118,68 @@ def _resolve(run: Store, record: CommitRecord, error: StoreError) -> bool:
 
 
 def remove_attempt(run: Store, step: int, commit: str) -> int:
-    """Remove an uncommitted attempt's directory and note; return the bytes freed."""
-    freed = run.remove_tree(layouts.attempt_directory(step, commit))
+    """Remove an uncommitted attempt's directory and note; return the bytes freed.
+
+    Objects that other steps need stay, and the note with them.
+    """
+    directory = layouts.attempt_directory(step, commit)
+    needed = find_needed(run, directory)
+    if needed == frozenset():
+        freed = run.remove_tree(directory)
+    else:
+        freed = _remove_others(run, step, commit, needed)
     run.remove(layouts.record_name(step) + UNFINISHED)
     forget_awaited(run, step, commit)
+    forget_use(run, step, commit)
     note = layouts.attempt_name(step, commit)
     run.remove(note + UNFINISHED)
-    run.remove(note)
+    if needed == frozenset():
+        run.remove(note)
     return freed
 
 
+def _remove_others(
+    run: Store, step: int, commit: str, needed: frozenset[str] | None
+) -> int:
+    """Remove all objects but those needed, the manifest first; return bytes freed."""
+    try:
+        doom_note(run, step, commit)
+    except StoreError as error:
+        if error.outcome != "full":
+            raise
+    freed = 0
+    if needed is not None:
+        freed = _remove_but(run.child(layouts.attempt_directory(step, commit)), needed)
+    doom_note(run, step, commit)
+    return freed
+
+
+def _remove_but(store: Store, needed: frozenset[str]) -> int:
+    names = [name for name in store.list("") if name not in needed]
+    names.sort(key=lambda name: name != "manifest.json")
+
+    def work(name: str) -> int:
+        size = store.size(name) or 0
+        return size if store.remove(name) else 0
+
+    first = [work(name) for name in names[:1]]
+    return sum(first + run_all(work, names[1:], parallel=store.parallel))
+
+
 def remove_step(run: Store, step: int, *, commit: str | None = None) -> int:
-    """Remove a committed step, its record first; return the bytes freed.
+    """Remove a committed step, its record first; return the bytes freed."""
+    return remove_gone(run, unrecord_step(run, step, commit=commit))
+
+
+def remove_gone(run: Store, gone: Iterable[tuple[int, str]]) -> int:
+    """Remove the (step, commit) whose record is gone; return the bytes freed."""
+    return sum(remove_attempt(run, step, commit) for step, commit in gone)
+
+
+def unrecord_step(
+    run: Store, step: int, *, commit: str | None = None
+) -> list[tuple[int, str]]:
+    """Remove the record of a step; return (step, commit) of what `remove_gone` removes.
 
     A step that was removed or overwritten meanwhile (with `commit`: is another) is not
     this call's to remove: then NotFound, or the newer commit stays.
@@ -134,7 +189,7 @@ def remove_step(run: Store, step: int, *, commit: str | None = None) -> int:
     except (Damaged, Untrusted):
         if commit is not None:
             raise
-        return _remove_unreadable(run, step)
+        return _unrecord_unreadable(run, step)
     if commit is not None and record.commit != commit:
         raise NotFound(
             f"expected commit {commit} of step {step}, found {record.commit} - in "
@@ -142,11 +197,11 @@ def remove_step(run: Store, step: int, *, commit: str | None = None) -> int:
         )
     note_removal(run, step, record.commit)
     run.remove(layouts.record_name(step), expected=data)
-    return remove_attempt(run, step, record.commit)
+    return [(step, record.commit)]
 
 
-def _remove_unreadable(run: Store, step: int) -> int:
-    """Remove a step whose record names no commit, and its directories without a note.
+def _unrecord_unreadable(run: Store, step: int) -> list[tuple[int, str]]:
+    """Remove the record that names no commit; return the directories without a note.
 
     Those with a note are writers' or `prune`'s.
     """
@@ -159,4 +214,4 @@ def _remove_unreadable(run: Store, step: int) -> int:
     for _, commit in mine:
         note_removal(run, step, commit)
     run.remove(name, expected=data)
-    return sum(remove_attempt(run, step, commit) for _, commit in mine)
+    return mine

@@ -26,8 +26,8 @@ from ._catalog import (
     locate,
     open_path,
     open_step,
+    read_anywhere,
     read_record,
-    read_twice,
 )
 from ._checkpoint import Checkpoint
 from ._commit import commit_record, remove_attempt
@@ -72,11 +72,11 @@ def copy(
 
     `source` is a run, a checkpoint's directory or a Checkpoint, `step` one of a run's
     steps (all by default). Every byte is checked as it is read, and each step is
-    committed when all of it is there, under the commit and digest that it had. Steps
-    that `target` has already are left; what a copy that was killed had written is not
-    sent again. `overwrite` replaces other commits of the same steps. Returns the
-    checkpoints of `target`, in order of steps; a step that is pruned meanwhile is not
-    among them.
+    committed when all of it is there, under the commit and digest that it had; objects
+    that it reuses of other steps are copied with it. Steps that `target` has already
+    are left; what a copy that was killed had written is not sent again. `overwrite`
+    replaces other commits of the same steps. Returns the checkpoints of `target`, in
+    order of steps; a step that is pruned meanwhile is not among them.
 
     `max_host_bytes` bounds how many objects are held at once (by default a GiB of
     them); one at least is, whole, where it is sent to a store. `progress` is called
@@ -251,15 +251,15 @@ def _transfer(
         held = (max_host_bytes or _HELD_BYTES) // (_HELD_COPIES * largest or 1)
         parallel = max(1, min(max(parallel, opened.store.parallel), held))
 
-    def send(stored: StoredObject) -> None:
+    def send(stored: StoredObject, place: Store) -> None:
         with store.write(stored.name, size=stored.size) as out:
-            for batch in read_batches(opened, opened.store, stored, batch_bytes):
+            for batch in read_batches(opened, place, stored, batch_bytes):
                 out.write([batch])
             out.close()
 
     def work(stored: StoredObject) -> None:
         if stored.name not in there or not _is_whole(opened, store, stored):
-            read_twice(opened.store, lambda: send(stored))
+            read_anywhere(opened, stored.source, partial(send, stored))
         count(stored.size)
 
     documents = opened.manifest.processes + 1

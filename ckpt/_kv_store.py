@@ -166,6 +166,18 @@ class KvStore:
     def child(self, name: str) -> KvStore:
         return replace(self, within=self._key(name))
 
+    def sibling(self, name: str) -> KvStore | None:
+        check_name(name)
+        if self.within:
+            above = self.within.rpartition("/")[0]
+            return replace(self, within=f"{above}/{name}" if above else name)
+        above, separator, own = self.kv.path.rstrip("/").rpartition("/")
+        if not own:
+            return None
+        kv = self.kv.copy()
+        kv.path = above + separator
+        return replace(self, kv=kv, base=self.base.rpartition("/")[0], within=name)
+
     def _key(self, name: str) -> str:
         check_name(name)
         return f"{self.within}/{name}" if self.within else name

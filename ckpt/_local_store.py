@@ -278,6 +278,10 @@ class LocalStore:
         within = "/".join(self._split(check_name(name)))
         return LocalStore(self.root, within, durable=self.durable)
 
+    def sibling(self, name: str) -> LocalStore | None:
+        above, own = os.path.split(os.path.realpath(self.url))
+        return LocalStore(above, name, durable=self.durable) if own else None
+
     def _split(self, name: str) -> list[str]:
         path = f"{self.within}/{name}" if self.within and name else self.within or name
         return path.split("/") if path else []

@@ -29,7 +29,7 @@ from ._catalog import (
     steps_of_both,
 )
 from ._checkpoint import Checkpoint
-from ._commit import remove_step
+from ._commit import remove_attempt, remove_step
 from ._drain import remove_mirrored, start_drain, warn_of_failed_drain
 from ._errors import (
     CkptError,
@@ -144,7 +144,7 @@ def _remove_replaced(run: Store, done: Checkpoint) -> None:
             # No room for the note of a removal: better data that nobody finds than an
             # old commit that is taken for the newer one.
             run.remove(layouts.record_name(done.step), expected=data)
-            run.remove_tree(record.directory)
+            remove_attempt(run, done.step, record.commit)
 
 
 @dataclass(frozen=True, slots=True)

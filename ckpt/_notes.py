@@ -41,6 +41,11 @@ class Attempt:
     data: bytes | None = field(default=None, repr=False, compare=False)
 
     @property
+    def is_doomed(self) -> bool:
+        """Whether the directory is being removed, or kept for other steps."""
+        return self.began == _DOOMED
+
+    @property
     def directory(self) -> str:
         """The attempt's directory, relative to the run."""
         return layouts.attempt_directory(self.step, self.commit)
@@ -91,7 +96,8 @@ def _take_over(run: Store, attempt: Attempt, data: bytes) -> bytes:
         raise StoreError(
             f"expected step {attempt.step} (commit {attempt.commit}) to be writable, "
             f"found it being removed - in {run.url}: when that prune has ended (or run "
-            "ckpt.prune again, if it was killed), repeat this"
+            "ckpt.prune again, if it was killed), repeat this; while other steps reuse "
+            "its objects, it cannot be copied there"
         )
     return _swap_mine(run, attempt, found, data)
 
@@ -128,7 +134,7 @@ def _swap(run: Store, name: str, data: bytes, *, expected: bytes) -> bool:
 
 def doom_attempt(run: Store, attempt: Attempt) -> bool:
     """Say that an attempt is being removed; False when its writer has gone on."""
-    if attempt.began == _DOOMED:
+    if attempt.is_doomed:
         return True
     data = layouts.frame(_ATTEMPT, {"began": _DOOMED})
     if attempt.data is None:
@@ -136,6 +142,26 @@ def doom_attempt(run: Store, attempt: Attempt) -> bool:
     with contextlib.suppress(NotFound):
         return _swap(run, attempt.name, data, expected=attempt.data)
     return False
+
+
+def is_live(run: Store, step: int, commit: str) -> bool:
+    """Tell whether an attempt is noted, and nobody removes it."""
+    with contextlib.suppress(NotFound):
+        data = run.read(layouts.attempt_name(step, commit), limit=_BYTES)
+        return _parse_began(data) != _DOOMED
+    return False
+
+
+def doom_note(run: Store, step: int, commit: str) -> None:
+    """Say that a directory is no attempt any more, whatever its note said."""
+    name = layouts.attempt_name(step, commit)
+    with contextlib.suppress(NotFound):
+        data = run.read(name, limit=_BYTES)
+        began = _parse_began(data)
+        attempt = Attempt(step, commit, math.nan if began is None else began, data)
+        doom_attempt(run, attempt)
+        return
+    note_removal(run, step, commit)
 
 
 def forget_attempt(run: Store, step: int, commit: str) -> None:

@@ -28,12 +28,16 @@ BATCH_BYTES = 4 << 20
 
 @dataclass(frozen=True, slots=True)
 class StoredObject:
-    """One object: its name, its size, the leaf it holds, and its bytes in segments."""
+    """One object: its name, its size, the leaf it holds, and its bytes in segments.
+
+    `source` is the directory of the run that it lies in, "" for the checkpoint's own.
+    """
 
     name: str
     size: int
     segments: Callable[[], Iterable[Segment]]
     leaf: int | None = None
+    source: str = ""
 
 
 def list_objects(opened: Opened) -> Iterator[StoredObject]:
@@ -70,7 +74,7 @@ def read_batches(
 ) -> Generator[Bytes]:
     """Yield an object's bytes from front to back, each batch checked before.
 
-    `store` is where it is read: the checkpoint's own, or a copy's. Damaged when it is
+    `store` is where it is read: a directory of the run, or a copy's. Damaged when it is
     missing, shorter, or another (longer, too, where to see that costs no request). A
     batch, of about `batch_bytes`, is valid until the next.
     """
@@ -146,7 +150,8 @@ def _list_object(opened: Opened, part: ObjectPart) -> StoredObject:
             yield layouts.CHECKSUM_BYTES, checksum(crc.to_bytes(4, "little"))
         yield len(index), checksum(index)
 
-    return StoredObject(name, object_size(opened, part), segments, part.leaf)
+    size = object_size(opened.manifest, part)
+    return StoredObject(name, size, segments, part.leaf, part.source)
 
 
 def layout_object(opened: Opened, part: ObjectPart) -> tuple[Bytes, bytes]:

@@ -14,9 +14,10 @@ from ._checkpoint import Checkpoint
 from ._commit import (
     is_committed,
     remove_attempt,
+    remove_gone,
     remove_stale_names,
-    remove_step,
     remove_unfinished_records,
+    unrecord_step,
 )
 from ._errors import CkptError, NotFound
 from ._notes import (
@@ -113,7 +114,9 @@ def prune(
     mirror is still to have. `drop` removes the steps it names, the newest too
     (rollback; a mirror keeps them). Attempts that never committed are removed once they
     are `orphan_age` seconds old (0 on request), so that a live writer is not robbed.
-    Each step goes record first, then data.
+    Each step goes record first, then data. Objects that steps saved with `reuse=True`
+    need of it stay until a later prune finds nothing that needs them: `bytes` says what
+    was freed.
 
     >>> import ckpt
     >>> for step in range(3):
@@ -142,22 +145,31 @@ def prune(
                 UserWarning,
                 stacklevel=2,
             )
-    removed: list[Removed] = []
+    gone: list[tuple[int, list[tuple[int, str]]]] = []
     for step in sorted(doomed):
         # Another process may prune as well.
         with contextlib.suppress(NotFound):
-            freed = remove_step(run, step)
-            removed.append(Removed(step, orphan=False, bytes=freed))
+            gone.append((step, unrecord_step(run, step)))
+    handled = {attempt for _, attempts in gone for attempt in attempts}
     awaited = find_awaited(run)
     notes = find_notes(run)
     now = clock()
+    orphans: list[Attempt] = []
     for note in notes:
-        if now - note.began < orphan_age:
+        if now - note.began < orphan_age or (note.step, note.commit) in handled:
             continue
         if is_committed(run, note.step, note.commit):
             remove_stale_names(run, note)
         elif doom_attempt(run, note) and not is_committed(run, note.step, note.commit):
-            freed = remove_attempt(run, note.step, note.commit)
+            orphans.append(note)
+    # Only now is it said of all that they need nothing of each other any more.
+    removed: list[Removed] = []
+    for step, attempts in gone:
+        freed = remove_gone(run, attempts)
+        removed.append(Removed(step, orphan=False, bytes=freed))
+    for note in orphans:
+        freed = remove_attempt(run, note.step, note.commit)
+        if freed or not run.has(note.name):
             removed.append(Removed(note.step, orphan=True, bytes=freed))
     remove_unfinished_records(run)
     _forget_gone(run, awaited, notes)

@@ -11,13 +11,22 @@ from typing import Any, cast
 import numpy as np
 
 import layouts
-from layouts import Box, CellRead, Chunked, Leaf, LeafRead, ObjectPart, PackRow
+from layouts import (
+    Box,
+    CellRead,
+    Chunked,
+    Leaf,
+    LeafRead,
+    Manifest,
+    ObjectPart,
+    PackRow,
+)
 
-from ._catalog import Opened, raise_if_removed, read_twice
+from ._catalog import Opened, raise_if_removed, read_anywhere, read_twice
 from ._codec import decode_chunk
 from ._crc import checksum
 from ._errors import Damaged, LimitExceeded, NotFound
-from ._store import CutShort, Reader
+from ._store import CutShort, Reader, Store
 from ._write import run_all
 
 Array = np.ndarray[Any, Any]
@@ -108,12 +117,20 @@ def scatter(box: Box, values: Array, target: Box, buffer: Array) -> None:
         buffer[common.within(target.start)] = values[common.within(box.start)]
 
 
-def damaged(opened: Opened, leaf: Leaf, name: str, found: str, box: Box) -> Damaged:
-    """Return the error that names a damaged leaf, box and object."""
+def damaged(
+    opened: Opened,
+    leaf: Leaf,
+    name: str,
+    found: str,
+    box: Box,
+    store: Store | None = None,
+) -> Damaged:
+    """Return the error that names a damaged leaf, box, object, and its directory."""
+    where = opened.store.url if store is None else store.url
     spans = ", ".join(f"{a}:{b}" for a, b in zip(box.start, box.stop, strict=True))
     return Damaged(
         f"expected the bytes that were saved, found {found} - at "
-        f"`{leaf.path}`[{spans}], object {name}, in {opened.store.url} "
+        f"`{leaf.path}`[{spans}], object {name}, in {where} "
         f"step {opened.manifest.step}: restore another step, and run ckpt.verify on "
         "this one"
     )
@@ -124,18 +141,18 @@ class _Known:
     """An object of a leaf: what is wrong with it is said of the leaf."""
 
     opened: Opened
+    store: Store
     leaf: Leaf
     name: str
     box: Box
 
     def refuse(self, found: str) -> Damaged:
-        return damaged(self.opened, self.leaf, self.name, found, self.box)
+        return damaged(self.opened, self.leaf, self.name, found, self.box, self.store)
 
     @contextmanager
     def reading(self, size: int, *, exact: bool) -> Generator[Reader]:
-        store = self.opened.store
         try:
-            with store.open(self.name, size=size, trusted=not exact) as reader:
+            with self.store.open(self.name, size=size, trusted=not exact) as reader:
                 if reader.size != size:
                     raise self.refuse(f"{reader.size} bytes instead of {size}")
                 yield reader
@@ -147,27 +164,35 @@ class _Known:
 
 
 def open_object(
-    opened: Opened, leaf: Leaf, name: str, box: Box, size: int, *, exact: bool = False
+    opened: Opened,
+    leaf: Leaf,
+    name: str,
+    box: Box,
+    size: int,
+    *,
+    exact: bool = False,
+    store: Store | None = None,
 ) -> AbstractContextManager[Reader]:
     """Open an object whose size is known; Damaged if it is missing or of another size.
 
     From a remote store any is taken that has the bytes which are read, unless its size
-    must be `exact`: that costs a request.
+    must be `exact`: that costs a request. `store` is the checkpoint's by default.
     """
-    return _Known(opened, leaf, name, box).reading(size, exact=exact)
+    known = _Known(opened, store or opened.store, leaf, name, box)
+    return known.reading(size, exact=exact)
 
 
-def object_size(opened: Opened, part: ObjectPart) -> int:
+def object_size(manifest: Manifest, part: ObjectPart) -> int:
     """Return the size an object must have: its chunks, checksums and index."""
-    store = cast(Chunked, opened.manifest.leaves[part.leaf].store)
+    store = cast(Chunked, manifest.leaves[part.leaf].store)
     cells = math.prod(o // c for o, c in zip(store.object, store.chunk, strict=True))
-    return _stored_bytes(opened, part) + 16 * cells + layouts.CHECKSUM_BYTES
+    return _stored_bytes(manifest, part) + 16 * cells + layouts.CHECKSUM_BYTES
 
 
-def _stored_bytes(opened: Opened, part: ObjectPart) -> int:
+def _stored_bytes(manifest: Manifest, part: ObjectPart) -> int:
     count = len(part.crcs)
     if part.lengths is None:
-        data = count * layouts.chunk_bytes(opened.manifest, part.leaf)
+        data = count * layouts.chunk_bytes(manifest, part.leaf)
     else:
         data = int(part.lengths.sum())
     return data + count * layouts.CHECKSUM_BYTES
@@ -185,20 +210,29 @@ def read_object(
 
     What a remote store brings damaged is read once more.
     """
-    read_twice(
-        opened.store, lambda: _read_object(opened, part, chunks, lay, exact=exact)
-    )
+
+    def read(store: Store) -> None:
+        read_object_in(opened, store, part, chunks, lay, exact=exact)
+
+    read_anywhere(opened, part.source, read)
 
 
-def _read_object(
-    opened: Opened, part: ObjectPart, chunks: Sequence[int], lay: Lay, *, exact: bool
+def read_object_in(
+    opened: Opened,
+    store: Store,
+    part: ObjectPart,
+    chunks: Sequence[int],
+    lay: Lay,
+    *,
+    exact: bool,
 ) -> None:
+    """Read chunks of an object that lies in a directory, once."""
     manifest = opened.manifest
     leaf = manifest.leaves[part.leaf]
     box = leaf.cells.box(leaf.cells.coordinates(part.object))
     name = layouts.object_name(manifest, part.leaf, part.object)
-    size = object_size(opened, part)
-    with open_object(opened, leaf, name, box, size, exact=exact) as reader:
+    size = object_size(manifest, part)
+    with open_object(opened, leaf, name, box, size, exact=exact, store=store) as reader:
         if part.lengths is None:
             source = _read_plain(opened, part, leaf, reader, chunks)
         else:
@@ -210,12 +244,13 @@ def _read_object(
             at = Box(start, inner.shape)
             crc = checksum(data)
             if crc != part.crcs[number] or stored != crc:
-                raise damaged(opened, leaf, name, f"chunk {number} changed", at)
+                found = f"chunk {number} changed"
+                raise damaged(opened, leaf, name, found, at, store)
             try:
                 whole = values()
             except ValueError as error:
                 found = f"chunk {number} undecodable ({error})"
-                raise damaged(opened, leaf, name, found, at) from None
+                raise damaged(opened, leaf, name, found, at, store) from None
             if whole.shape != inner.shape:
                 whole = whole[tuple(slice(0, n) for n in inner.shape)]
             lay(at, whole)

@@ -39,6 +39,7 @@ def save(
     overwrite: bool = False,
     codec: str | None = None,
     max_host_bytes: int | None = None,
+    reuse: bool = False,
     barrier_timeout: float = BARRIER_SECONDS,
     mirror: PathLike | None = None,
     keep_local: int = KEEP_LOCAL,
@@ -52,6 +53,12 @@ def save(
     bounds the host memory used beyond the data itself. If this raises anything but
     CommitUnknown, readers see the run as it was before (an interrupt may come just
     after the commit); what was written is removed, or is an orphan for `prune`.
+
+    With `reuse` large arrays are not written again where they equal the run's newest
+    step's, if that was saved with `reuse` too: the step then needs objects that lie in
+    other steps' directories, which `prune` keeps for it. What is compared is whole
+    objects of up to 64 MiB, by a 128-bit hash; a tree that changes throughout is only
+    hashed in vain.
 
     In a job of several processes all must call this, with the same arguments (`step`
     among them: it tells calls apart; `metrics` are process 0's). Each writes its share;
@@ -79,7 +86,7 @@ def save(
     """
     with joined(barrier_timeout) as job:
         with job.refusing("begin"):
-            options = _check(step, metrics, overwrite, codec, max_host_bytes)
+            options = _check(step, metrics, overwrite, codec, max_host_bytes, reuse)
             _refuse_swapped(state, path)
             run = locate(path, store_options)
             _refuse_memory(run, job)
@@ -99,6 +106,7 @@ def save_async(
     overwrite: bool = False,
     codec: str | None = None,
     max_host_bytes: int | None = None,
+    reuse: bool = False,
     barrier_timeout: float = BARRIER_SECONDS,
     max_pending: int = 1,
     mirror: PathLike | None = None,
@@ -124,7 +132,7 @@ def save_async(
     job = join(barrier_timeout)
     try:
         with job.refusing("begin"):
-            options = _check(step, metrics, overwrite, codec, max_host_bytes)
+            options = _check(step, metrics, overwrite, codec, max_host_bytes, reuse)
             _check_pending(max_pending)
             _refuse_swapped(state, path)
             run = locate(path, store_options)
@@ -205,6 +213,7 @@ def _check(
     overwrite: bool,
     codec: str | None,
     max_host_bytes: int | None,
+    reuse: bool,
 ) -> Options:
     if step is not None:
         step = check_step(step)
@@ -215,7 +224,14 @@ def _check(
             f"expected codec to be one of {layouts.CODECS}, found {codec!r}"
         )
     check_budget(max_host_bytes)
-    return Options(step, plain_metrics(metrics or {}), overwrite, codec, max_host_bytes)
+    return Options(
+        step,
+        plain_metrics(metrics or {}),
+        overwrite,
+        codec,
+        max_host_bytes,
+        reuse=bool(reuse),
+    )
 
 
 def _with_mirror(

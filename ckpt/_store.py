@@ -195,6 +195,10 @@ class Store(Protocol):
         """Return the store of a sub-folder, which shares this one's context."""
         ...
 
+    def sibling(self, name: str) -> Store | None:
+        """Return the store of a folder beside this one, if it lies in any."""
+        ...
+
 
 def open_store(
     path: str | os.PathLike[str],

@@ -19,14 +19,16 @@ from ._catalog import (
     locate,
     open_path,
     raise_if_removed,
+    read_anywhere,
 )
 from ._commit import find_attempts
 from ._crc import checksum
 from ._errors import CkptError, Damaged, NotFound, StoreError
 from ._objects import layout_object
-from ._read import adjacent_rows, object_size, open_object, read_object
+from ._read import Lay, adjacent_rows, object_size, open_object, read_object_in
 from ._store import Store
 from ._store_options import GivenOptions
+from ._uses import find_used_directories
 from ._write import run_all
 
 _FILE_BYTES = 64 << 20
@@ -87,13 +89,22 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class _Check:
-    """One object to check: its name and size, the leaf it holds, and how."""
+    """One object to check: its name and size, the leaf it holds, and how.
+
+    `source` is the directory of the run that it lies in, "" for the checkpoint's own.
+    """
 
     name: str
     size: int
     work: Callable[[], None]
     leaf: Leaf | None = None
     box: Box | None = None
+    source: str = ""
+
+    @property
+    def shown(self) -> str:
+        """The name by which a report calls it."""
+        return f"{self.source}/{self.name}" if self.source else self.name
 
 
 def verify(
@@ -120,7 +131,7 @@ def verify(
         if is_handle(path):
             raise
         run = locate(path, store_options)
-        orphans = tuple(a.directory for a in find_attempts(run))
+        orphans = find_orphans(run)
         if step is not None or committed_steps(run) or not orphans:
             raise
         return Report(-1, run.url, 0, 0, orphans=orphans)
@@ -132,12 +143,14 @@ def verify_opened(opened: Opened) -> Report:
     damaged: list[Problem] = []
     missing: list[Problem] = []
     checks: list[_Check] = []
+    there = opened.store.list("")
+    own = frozenset(there)
     named = {"manifest.json"}
     for process in range(opened.manifest.processes):
         name = layouts.part_name(process)
         named.add(name)
         try:
-            checks += _checks(opened, process)
+            checks += _checks(opened, process, own)
         except CkptError as error:
             absent = not opened.store.has(name)
             (missing if absent else damaged).append(Problem(name, str(error)))
@@ -149,14 +162,14 @@ def verify_opened(opened: Opened) -> Report:
     for check, error in zip(checks, found, strict=True):
         if error is not None:
             leaf = None if check.leaf is None else check.leaf.path
-            problem = Problem(check.name, _reason(error), leaf, check.box)
-            absent = not opened.store.has(check.name)
+            problem = Problem(check.shown, _reason(error), leaf, check.box)
+            absent = not any(p.has(check.name) for p in opened.places(check.source))
             (missing if absent else damaged).append(problem)
     if damaged or missing:
         raise_if_removed(opened)
-    orphans = tuple(n for n in opened.store.list("") if n not in named)
+    orphans = tuple(name for name in there if name not in named)
     if opened.run is not None:
-        orphans += tuple(a.directory for a in find_attempts(opened.run))
+        orphans += find_orphans(opened.run)
     return Report(
         opened.manifest.step,
         opened.store.url,
@@ -181,10 +194,18 @@ def _problem(check: _Check) -> CkptError | None:
     return None
 
 
-def _checks(opened: Opened, process: int) -> list[_Check]:
+def find_orphans(run: Store) -> tuple[str, ...]:
+    """Return the directories of a run that no step is, nor needs objects of."""
+    found = [attempt.directory for attempt in find_attempts(run)]
+    needed = find_used_directories(run) if found else frozenset[str]()
+    return tuple(name for name in found if name not in needed)
+
+
+def _checks(opened: Opened, process: int, own: frozenset[str]) -> list[_Check]:
+    """Return how to check what a process wrote; `own` is what lies beside its part."""
     part = opened.part(process)
     leaves = opened.manifest.leaves
-    found = [_object_check(opened, o) for o in part.objects]
+    found = [_object_check(opened, o, own) for o in part.objects]
     packs: dict[int, list[tuple[PackRow, int]]] = {}
     for row, crc in zip(part.rows, part.row_crcs.tolist(), strict=True):
         packs.setdefault(row.pack, []).append((row, crc))
@@ -208,27 +229,33 @@ def _checks(opened: Opened, process: int) -> list[_Check]:
     return found
 
 
-def _object_check(opened: Opened, part: ObjectPart) -> _Check:
+def _object_check(opened: Opened, part: ObjectPart, own: frozenset[str]) -> _Check:
     leaf = opened.manifest.leaves[part.leaf]
     name = layouts.object_name(opened.manifest, part.leaf, part.object)
     box = leaf.cells.box(leaf.cells.coordinates(part.object))
+    # A copy has in its own directory what its original has elsewhere.
+    source = "" if name in own else part.source
+
+    def check(store: Store) -> None:
+        chunks = range(len(part.crcs))
+        lay: Lay = lambda _box, _values: None  # noqa: E731
+        read_object_in(opened, store, part, chunks, lay, exact=True)
+        _check_index(opened, store, part, name, leaf, box)
 
     def work() -> None:
-        chunks = range(len(part.crcs))
-        read_object(opened, part, chunks, lambda _box, _values: None, exact=True)
-        _check_index(opened, part, name, leaf, box)
+        read_anywhere(opened, source, check)
 
-    return _Check(name, object_size(opened, part), work, leaf, box)
+    return _Check(name, object_size(opened.manifest, part), work, leaf, box, source)
 
 
 def _check_index(
-    opened: Opened, part: ObjectPart, name: str, leaf: Leaf, box: Box
+    opened: Opened, store: Store, part: ObjectPart, name: str, leaf: Leaf, box: Box
 ) -> None:
     """Compare a shard's index, which only other readers use, with the right one."""
     _, expected = layout_object(opened, part)
-    size = object_size(opened, part)
+    size = object_size(opened.manifest, part)
     found = np.empty(len(expected), np.uint8)
-    with open_object(opened, leaf, name, box, size) as reader:
+    with open_object(opened, leaf, name, box, size, store=store) as reader:
         reader.read_into(size - len(expected), found)
     if found.tobytes() != expected:
         raise_damaged(name, "its index changed")

@@ -24,6 +24,7 @@ from layouts import (
 from ._codec import encode_chunk
 from ._crc import checksum
 from ._errors import Unsupported
+from ._hash import ValueHash, hash_if_like
 from ._source import Source
 from ._store import Store, Writer
 
@@ -32,6 +33,9 @@ _BATCH_CHUNKS = 256
 _SENT_AT_ONCE = 16
 _PUT_BYTES = 1 << 30
 _PACK_BATCH_BYTES = 1 << 20
+
+Candidates = dict[tuple[int, int], ObjectPart]
+"""What is said of an object if its values are equal: by leaf and object."""
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -93,10 +97,12 @@ def write_objects(
     codec: str | None,
     max_host_bytes: int | None,
     in_background: bool = False,
+    candidates: Candidates | None = None,
 ) -> list[ObjectPart]:
     """Write the objects of the Zarr arrays and return what the part says of them.
 
-    `in_background` leaves processors to the training that goes on beside.
+    `in_background` leaves processors to the training that goes on beside. Those whose
+    values are a candidate's are not written; without candidates (None) none is hashed.
     """
     batch_bytes, parallel = store.batch_bytes, store.parallel
     if store.is_remote:
@@ -112,7 +118,8 @@ def write_objects(
     scratch = _Scratch(batch_bytes, [])
 
     def work(write: ObjectWrite) -> ObjectPart:
-        return _write_object(store, plan, write, sources[write.leaf], codec, scratch)
+        source = sources[write.leaf]
+        return _write_object(store, plan, write, source, codec, scratch, candidates)
 
     return run_all(work, plan.objects, parallel=parallel)
 
@@ -136,6 +143,7 @@ def _write_object(
     source: Source,
     codec: str | None,
     scratch: _Scratch,
+    candidates: Candidates | None,
 ) -> ObjectPart:
     leaf = plan.leaves[write.leaf]
     kept = cast(Chunked, leaf.store)
@@ -149,18 +157,30 @@ def _write_object(
             f"`{leaf.path}`: save it as `array.view('uint8')` or without codec="
         )
     grid = Grid(box.shape, kept.chunk)
-    cells = tuple(o // c for o, c in zip(kept.object, kept.chunk, strict=True))
     chunk_bytes = math.prod(kept.chunk) * leaf.itemsize
+    hasher, found = None, b""
+    if candidates is not None:
+        known = candidates.get((write.leaf, write.object))
+        if known is not None:
+            room = scratch.take(chunk_bytes)
+            form = ValueHash(leaf, box.shape, kept)
+            found = hash_if_like(_chunks(values, grid), known, form, room)
+            scratch.free.append(room)
+            if found == known.hash:
+                return known
+        if not found:
+            hasher = ValueHash(leaf, box.shape, kept)
+    cells = tuple(o // c for o, c in zip(kept.object, kept.chunk, strict=True))
     size = None
     if codec is None:
         stored = grid.length * (chunk_bytes + layouts.CHECKSUM_BYTES)
         size = stored + 16 * math.prod(cells) + layouts.CHECKSUM_BYTES
     with store.write(name, size=size) as out:
         if codec is None:
-            crcs = _write_plain(out, values, grid, chunk_bytes, scratch)
+            crcs = _write_plain(out, values, grid, chunk_bytes, scratch, hasher)
             lengths = [chunk_bytes] * grid.length
         else:
-            crcs, lengths = _write_coded(out, _chunks(values, grid), codec)
+            crcs, lengths = _write_coded(out, _chunks(values, grid), codec, hasher)
         out.write(_index(cells, grid.counts, tuple(lengths)))
         out.close()
     return ObjectPart(
@@ -168,6 +188,7 @@ def _write_object(
         write.object,
         np.array(crcs, np.uint32),
         np.array(lengths, np.int64) if codec else None,
+        hasher.digest() if hasher else found,
     )
 
 
@@ -192,7 +213,12 @@ def _chunks(values: Array, grid: Grid) -> Iterator[Array]:
 
 
 def _write_plain(
-    out: Writer, values: Array, grid: Grid, chunk_bytes: int, scratch: _Scratch
+    out: Writer,
+    values: Array,
+    grid: Grid,
+    chunk_bytes: int,
+    scratch: _Scratch,
+    hasher: ValueHash | None,
 ) -> list[int]:
     """Write chunks as they are, a batch at a time, and return their checksums.
 
@@ -212,6 +238,8 @@ def _write_plain(
             raw = slots[number % batch]
         crc = checksum(raw)
         crcs.append(crc)
+        if hasher:
+            hasher.add(raw)
         buffers += (raw, crc.to_bytes(4, "little"))
         if len(buffers) == 2 * batch:
             out.write(buffers)
@@ -223,13 +251,15 @@ def _write_plain(
 
 
 def _write_coded(
-    out: Writer, chunks: Iterator[Array], codec: str
+    out: Writer, chunks: Iterator[Array], codec: str, hasher: ValueHash | None
 ) -> tuple[list[int], list[int]]:
     """Write compressed chunks; return their checksums and lengths."""
     crcs: list[int] = []
     lengths: list[int] = []
     for chunk in chunks:
         data = encode_chunk(codec, chunk)
+        if hasher:
+            hasher.add(np.ascontiguousarray(chunk).reshape(-1).view(np.uint8))
         crc = checksum(data)
         crcs.append(crc)
         lengths.append(len(data))

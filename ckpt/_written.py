@@ -18,7 +18,7 @@ from ._codec import codec_document
 from ._errors import NotFound, Unsupported
 from ._source import Source
 from ._store import Store
-from ._write import run_all, write_files, write_objects, write_packs
+from ._write import Candidates, run_all, write_files, write_objects, write_packs
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class Options:
     """What the caller of a save asked for.
 
     `mirror` is owed what is saved; `beside` is the run's other place, whose steps count
-    as taken.
+    as taken; with `reuse` objects that the newest step has are not written again.
     """
 
     step: int | None
@@ -38,6 +38,7 @@ class Options:
     mirror: Store | None = None
     beside: Store | None = None
     keep_local: int = 0
+    reuse: bool = False
 
 
 def check_budget(max_host_bytes: int | None) -> None:
@@ -50,11 +51,15 @@ def check_budget(max_host_bytes: int | None) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What a process has written: the manifest so far, its part, and that as bytes."""
+    """What a process has written: its cells, as its part describes them.
+
+    Process 0's part lacks the zarr.json files, until they are written.
+    """
 
     manifest: Manifest
+    plan: WritePlan
     part: Part
-    data: bytes
+    folders: list[str]
 
 
 def write_share(
@@ -63,15 +68,11 @@ def write_share(
     plan: WritePlan,
     sources: Sequence[Source],
     options: Options,
+    candidates: Candidates | None = None,
 ) -> Written:
-    """Write what a plan says and its part, durably."""
+    """Write the cells that a plan says, durably, but for what is a candidate's."""
     manifest = replace(draft, leaves=plan.leaves, pack_bytes=plan.pack_bytes)
-    documents: dict[str, Any] = {}
-    if plan.process == 0:
-        sizes = layouts.pack_sizes(plan.leaves, limit=plan.pack_bytes)
-        codecs = _codecs(plan, options.codec)
-        documents = layouts.zarr_documents(manifest, codecs, sizes)
-    folders = _folders(plan, documents)
+    folders = _folders(plan, _documents(manifest, plan))
     store.make_folders(folders)
     objects = write_objects(
         store,
@@ -80,16 +81,38 @@ def write_share(
         codec=options.codec,
         max_host_bytes=options.max_host_bytes,
         in_background=options.in_background,
+        candidates=candidates,
     )
     crcs = write_packs(store, plan, sources)
-    files = write_files(store, documents)
     part = Part(
-        plan.process, draft.commit, tuple(objects), plan.rows, crcs, tuple(files)
+        plan.process,
+        draft.commit,
+        tuple(objects),
+        plan.rows,
+        crcs,
+        hashed=candidates is not None,
     )
+    return Written(manifest, plan, part, folders)
+
+
+def write_part(
+    store: Store, written: Written, manifest: Manifest
+) -> tuple[Part, bytes]:
+    """Write a process's part, process 0's zarr.json files before it, durably."""
+    files = write_files(store, _documents(manifest, written.plan))
+    part = replace(written.part, files=tuple(files))
     data = part.encode()
-    _write_whole(store, layouts.part_name(plan.process), data)
-    store.sync_folders(folders)
-    return Written(manifest, part, data)
+    _write_whole(store, layouts.part_name(part.process), data)
+    store.sync_folders(written.folders)
+    return part, data
+
+
+def _documents(manifest: Manifest, plan: WritePlan) -> dict[str, Any]:
+    """Return the zarr.json files that a process writes."""
+    if plan.process:
+        return {}
+    sizes = layouts.pack_sizes(plan.leaves, limit=plan.pack_bytes)
+    return layouts.zarr_documents(manifest, _codecs(plan, manifest.codec), sizes)
 
 
 def prove_parts(store: Store, manifest: Manifest, mine: bytes) -> None:

@@ -120,7 +120,14 @@ from ._record import (
     mirror_of_name as mirror_of_name,
     parse_record as parse_record,
     record_name as record_name,
+    reuse_name as reuse_name,
+    reuse_of_name as reuse_of_name,
     step_of_record as step_of_record,
+)
+from ._reused import (
+    HASH_BYTES as HASH_BYTES,
+    Reused as Reused,
+    merge_reused as merge_reused,
 )
 from ._share import (
     Holders as Holders,
@@ -150,6 +157,7 @@ __all__ = [
     "CODECS",
     "DOCUMENT_BYTES",
     "DTYPES",
+    "HASH_BYTES",
     "OBJECT_BYTES",
     "PACK_BYTES",
     "PACK_PIECE_BYTES",
@@ -179,6 +187,7 @@ __all__ = [
     "Placement",
     "ReadPlan",
     "Relaid",
+    "Reused",
     "Round",
     "Shape",
     "Spec",
@@ -217,6 +226,7 @@ __all__ = [
     "intersect",
     "is_commit",
     "lay_out",
+    "merge_reused",
     "merge_runs",
     "mesh_layout",
     "mirror_name",
@@ -241,6 +251,8 @@ __all__ = [
     "plan_write",
     "record_name",
     "relay_spec",
+    "reuse_name",
+    "reuse_of_name",
     "shard_index",
     "share_reads",
     "shares_reads",

@@ -23,9 +23,6 @@ from ._errors import (
 )
 
 VERSION = 1
-KNOWN_FEATURES: frozenset[str] = frozenset()
-"""Entries of `requires` that this version understands."""
-
 HEADER_BYTES = 4096
 BODY_BYTES = 64 << 20
 DOCUMENT_BYTES = HEADER_BYTES + BODY_BYTES + 2
@@ -146,10 +143,17 @@ def _frame_digest(header: dict[str, Any], body: bytes | memoryview) -> str:
 
 
 def unframe(kind: str, data: bytes) -> Any:
-    """Check a framed document of this kind and return its body.
+    """Check a framed document of this kind, which requires nothing; return its body.
 
     CorruptLayout for damage, UnknownFeature for a newer format, TooLarge for size.
     """
+    return open_frame(kind, data)[0]
+
+
+def open_frame(
+    kind: str, data: bytes, *, known: tuple[str, ...] = ()
+) -> tuple[Any, tuple[str, ...]]:
+    """Check a framed document; return its body and what it requires, of the `known`."""
     end = data.find(b"\n", 0, HEADER_BYTES)
     try:
         header = parse_json(data[: max(end, 0)], limit=HEADER_BYTES)
@@ -168,11 +172,12 @@ def unframe(kind: str, data: bytes) -> Any:
         )
     if sha256 != _frame_digest(fields, body):
         raise CorruptLayout(f"expected the {kind} with its SHA-256, found another")
-    _check_header(kind, fields)
-    return parse_json(body)
+    return parse_json(body), _check_header(kind, fields, known)
 
 
-def _check_header(kind: str, header: dict[str, Any]) -> None:
+def _check_header(
+    kind: str, header: dict[str, Any], known: tuple[str, ...]
+) -> tuple[str, ...]:
     version, requires = header.get("version"), header.get("requires")
     if header.get("format") != kind:
         raise InvalidLayout(f"expected {kind}, found {show(header.get('format'))}")
@@ -190,12 +195,15 @@ def _check_header(kind: str, header: dict[str, Any]) -> None:
     if not isinstance(requires, list):
         raise InvalidLayout(f"expected a list of features, found {show(requires)}")
     features = cast("list[Any]", requires)
-    unknown = [f for f in features if type(f) is not str or f not in KNOWN_FEATURES]
+    unknown = [f for f in features if type(f) is not str or f not in known]
     if unknown:
         raise UnknownFeature(
             f"expected features known here, found {', '.join(map(show, unknown))}: "
             "install a newer ckpt-jax to read it"
         )
+    if len(set(features)) != len(features):
+        raise InvalidLayout(f"expected each feature once, found {show(features)}")
+    return tuple(features)
 
 
 def digest(data: bytes | memoryview) -> str:

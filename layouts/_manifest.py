@@ -11,12 +11,13 @@ import pytree
 from ._cut import PACK_BYTES
 from ._errors import CorruptLayout, InvalidLayout, TooLarge, show
 from ._expect import expect_fields, expect_int, expect_list
-from ._json import VALUES, check_depth, digest, frame, unframe
+from ._json import VALUES, check_depth, digest, frame, open_frame
 from ._leaf import Chunked, Leaf
 from ._leaf_json import leaf_from_json
 from ._mesh import Placement, placement_from_json
 from ._name import part_name
-from ._record import is_commit, parse_reference
+from ._record import attempt_directory, is_commit, parse_reference
+from ._reused import REUSE, Reused, parse_reused
 from ._writers import Writers, writers_from_json
 
 MANIFEST = "ckpt-manifest"
@@ -50,7 +51,10 @@ class PartRef:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """One checkpoint: its tree, its leaves, and the parts that hold the details."""
+    """One checkpoint: its tree, its leaves, and the parts that hold the details.
+
+    `reused` is None where the objects have no hashes.
+    """
 
     step: int
     commit: str
@@ -61,6 +65,12 @@ class Manifest:
     metrics: dict[str, Any] = field(default_factory=dict[str, Any])
     meta: dict[str, Any] = field(default_factory=dict[str, Any])
     pack_bytes: int = PACK_BYTES
+    reused: Reused | None = None
+
+    @property
+    def directory(self) -> str:
+        """The checkpoint's directory, relative to the run."""
+        return attempt_directory(self.step, self.commit)
 
     @property
     def processes(self) -> int:
@@ -91,12 +101,17 @@ class Manifest:
             "parts": [[p.bytes, p.sha256] for p in self.parts],
             "meta": self.meta,
         }
-        return frame(MANIFEST, body)
+        if self.reused is None:
+            return frame(MANIFEST, body)
+        body["reused"] = self.reused.to_json()
+        return frame(MANIFEST, body, requires=(REUSE,))
 
 
 def parse_manifest(data: bytes) -> Manifest:
     """Read a manifest file, refusing whatever breaks a rule of the format."""
-    fields = expect_fields(unframe(MANIFEST, data), _FIELDS, "a manifest")
+    body, features = open_frame(MANIFEST, data, known=(REUSE,))
+    names = _FIELDS | {"reused"} if features else _FIELDS
+    fields = expect_fields(body, names, "a manifest")
     step = expect_int(fields["step"], "a step", below=1 << 63)
     commit, codec = fields["commit"], fields["codec"]
     if not is_commit(commit):
@@ -128,6 +143,17 @@ def parse_manifest(data: bytes) -> Manifest:
     )
     _check_room(leaves, parts)
     check_distinct(leaves)
+    reused = None
+    if features:
+        reused = parse_reused(
+            fields["reused"],
+            own=attempt_directory(step, commit),
+            sizes=[
+                leaf.cells.length if isinstance(leaf.store, Chunked) else 0
+                for leaf in leaves
+            ],
+            count=len(parts),
+        )
     return Manifest(
         step,
         commit,
@@ -138,6 +164,7 @@ def parse_manifest(data: bytes) -> Manifest:
         fields["metrics"],
         fields["meta"],
         pack_bytes,
+        reused,
     )
 
 

@@ -19,15 +19,17 @@ from ._manifest import Manifest, check_part_bytes
 from ._name import part_name
 from ._pack import PackRow, piece_sizes, place_pieces
 from ._part import (
-    OBJECT_FIELDS,
     PACK_FIELDS,
     chunk_counts,
     compare_columns,
     parse_body,
+    parse_columns,
     parse_crcs,
     parse_files,
     parse_lengths,
+    parse_references,
 )
+from ._reused import Reused, merge_reused
 
 Numbers = NDArray[np.int64]
 _NONE = np.array([], np.int64)
@@ -47,11 +49,15 @@ class _Cells(NamedTuple):
 
 
 class _Claim(NamedTuple):
-    """What one part says: its process, its cells, and its files."""
+    """What one part says: its process, its cells, its files, and what it reused.
+
+    `reused` are its other directories and the leaves with objects there, and how many.
+    """
 
     process: int
     cells: Numbers
     files: frozenset[str]
+    reused: Reused
 
 
 def check_parts(manifest: Manifest, parts: Iterable[tuple[int, bytes]]) -> None:
@@ -83,6 +89,7 @@ def check_parts(manifest: Manifest, parts: Iterable[tuple[int, bytes]]) -> None:
         )
     _prove_coverage(manifest.leaves, cells, list(claims.values()))
     _check_distinct_files(list(claims.values()))
+    _check_reused(manifest, [claims[p].reused for p in range(manifest.processes)])
 
 
 def _list_cells(leaves: Sequence[Leaf]) -> _Cells:
@@ -114,7 +121,7 @@ def _list_cells(leaves: Sequence[Leaf]) -> _Cells:
 
 def _read_claim(manifest: Manifest, cells: _Cells, process: int, data: bytes) -> _Claim:
     body = parse_body(manifest, process, data)
-    columns = expect_fields(body["objects"], OBJECT_FIELDS, "the objects")
+    columns = parse_columns(manifest, body)
     objects = _numbers(manifest.leaves, cells, "objects", columns, "object")
     counts = cells.sizes[objects].tolist()
     parse_crcs(columns["crc32c"], sum(counts))
@@ -134,7 +141,10 @@ def _read_claim(manifest: Manifest, cells: _Cells, process: int, data: bytes) ->
     compare_columns(manifest, "packs", packs, named)
     parse_crcs(packs["crc32c"], len(sizes))
     files = frozenset(file.name.casefold() for file in parse_files(body["files"]))
-    return _Claim(process, np.concatenate([objects, pieces]), files)
+    _, sources = parse_references(manifest, body, columns, len(objects))
+    leaves = [leaf for leaf, s in zip(columns["leaf"], sources, strict=True) if s]
+    reused = Reused(tuple(set(sources) - {""}), tuple(set(leaves)), (len(leaves),))
+    return _Claim(process, np.concatenate([objects, pieces]), files, reused)
 
 
 def _numbers(
@@ -223,3 +233,11 @@ def _check_distinct_files(claims: Sequence[_Claim]) -> None:
                     f"expected {name} in one part, found it in {part_name(other)} and "
                     f"{part_name(claim.process)}"
                 )
+
+
+def _check_reused(manifest: Manifest, parts: Sequence[Reused]) -> None:
+    if manifest.reused is not None and merge_reused(parts) != manifest.reused:
+        raise InvalidLayout(
+            f"expected what the parts reuse, {show(merge_reused(parts).to_json())}, "
+            f"found {show(manifest.reused.to_json())} in the manifest"
+        )

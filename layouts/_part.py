@@ -14,11 +14,12 @@ from numpy.typing import NDArray
 from ._box import Grid, Shape
 from ._errors import InvalidLayout, show, show_path
 from ._expect import expect_fields, expect_int, expect_list
-from ._json import BODY_BYTES, frame, unframe
+from ._json import BODY_BYTES, frame, open_frame
 from ._leaf import Chunked, Leaf
 from ._manifest import Manifest
 from ._name import check_name
 from ._pack import PackRow, pack_rows, written_cells
+from ._reused import REUSE, Reused, parse_hashes, parse_sources
 
 PART = "ckpt-part"
 _FIELDS = {"process", "commit", "objects", "packs", "files"}
@@ -38,13 +39,16 @@ class ObjectPart:
     """One object of a Zarr array: its chunks in C order, those inside the array.
 
     `crcs` are the CRC-32C of the chunks' stored bytes; `lengths` their sizes without
-    the checksum, None when no codec makes them differ.
+    the checksum, None when no codec makes them differ. `hash` is of its values, where
+    hashes are kept; `source` the directory of the run it lies in, "" for its own.
     """
 
     leaf: int
     object: int
     crcs: Crcs
     lengths: Lengths | None = None
+    hash: bytes = b""
+    source: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +62,7 @@ class FileEntry:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What one process wrote."""
+    """What one process wrote; `hashed` if its objects have hashes."""
 
     process: int
     commit: str
@@ -66,12 +70,24 @@ class Part:
     rows: tuple[PackRow, ...]
     row_crcs: Crcs
     files: tuple[FileEntry, ...] = ()
+    hashed: bool = False
+
+    @property
+    def sources(self) -> list[str]:
+        """The other directories that hold objects of this part, in order."""
+        return sorted({o.source for o in self.objects} - {""})
+
+    @property
+    def reused(self) -> Reused:
+        """What of this process lies in other directories."""
+        leaves = [o.leaf for o in self.objects if o.source]
+        return Reused(tuple(self.sources), tuple(sorted(set(leaves))), (len(leaves),))
 
     def encode(self) -> bytes:
         """Return the part as its file."""
         columns = list(zip(*self.rows, strict=True)) or [()] * 5
         lengths = [o.lengths for o in self.objects if o.lengths is not None]
-        body = {
+        body: dict[str, Any] = {
             "process": self.process,
             "commit": self.commit,
             "objects": {
@@ -86,7 +102,16 @@ class Part:
             },
             "files": [[f.name, f.bytes, f.crc] for f in self.files],
         }
-        return frame(PART, body)
+        if not self.hashed:
+            return frame(PART, body)
+        sources = self.sources
+        numbers = {name: n for n, name in enumerate(["", *sources])}
+        body["sources"] = sources
+        body["objects"] |= {
+            "hash": b"".join([o.hash for o in self.objects]).hex(),
+            "source": [numbers[o.source] for o in self.objects],
+        }
+        return frame(PART, body, requires=(REUSE,))
 
 
 def _hex(crcs: Crcs) -> str:
@@ -146,7 +171,7 @@ def parse_part(manifest: Manifest, process: int, data: bytes) -> Part:
     """Read a part; it must describe exactly the objects its process writes."""
     body = parse_body(manifest, process, data)
     expected = expected_objects(manifest, process)
-    columns = expect_fields(body["objects"], OBJECT_FIELDS, "the objects")
+    columns = parse_columns(manifest, body)
     compare_columns(manifest, "objects", columns, _columns(expected, _OBJECT))
     leaves = manifest.leaves
     counts = [int(chunk_counts(leaves[leaf])[cell]) for leaf, cell in expected]
@@ -156,15 +181,24 @@ def parse_part(manifest: Manifest, process: int, data: bytes) -> Part:
     rows = tuple(pack_rows(manifest.leaves, process, limit=manifest.pack_bytes))
     packs = expect_fields(body["packs"], PACK_FIELDS, "the packs")
     compare_columns(manifest, "packs", packs, _columns(rows, PackRow._fields))
+    hashes, sources = parse_references(manifest, body, columns, len(expected))
     objects: list[ObjectPart] = []
     stop = 0
-    for (leaf, cell), count in zip(expected, counts, strict=True):
+    for n, ((leaf, cell), count) in enumerate(zip(expected, counts, strict=True)):
         start, stop = stop, stop + count
         sizes = None if lengths is None else lengths[start:stop]
-        objects.append(ObjectPart(leaf, cell, crcs[start:stop], sizes))
+        found = ObjectPart(leaf, cell, crcs[start:stop], sizes, hashes[n], sources[n])
+        objects.append(found)
     row_crcs = parse_crcs(packs["crc32c"], len(rows))
-    files = parse_files(body["files"])
-    return Part(process, manifest.commit, tuple(objects), rows, row_crcs, files)
+    return Part(
+        process,
+        manifest.commit,
+        tuple(objects),
+        rows,
+        row_crcs,
+        parse_files(body["files"]),
+        manifest.reused is not None,
+    )
 
 
 def _columns(rows: Sequence[tuple[int, ...]], names: Iterable[str]) -> Columns:
@@ -174,7 +208,16 @@ def _columns(rows: Sequence[tuple[int, ...]], names: Iterable[str]) -> Columns:
 
 def parse_body(manifest: Manifest, process: int, data: bytes) -> dict[str, Any]:
     """Return the fields of a part, which must be the one of this process."""
-    body = expect_fields(unframe(PART, data), _FIELDS, "the part")
+    known, names = (
+        ((REUSE,), _FIELDS | {"sources"}) if manifest.reused else ((), _FIELDS)
+    )
+    value, features = open_frame(PART, data, known=known)
+    if features != known:
+        raise InvalidLayout(
+            f"expected a part that requires {show(known)}, as its manifest does, found "
+            f"{show(features)}"
+        )
+    body = expect_fields(value, names, "the part")
     found = body["process"]
     if type(found) is not int or found != process:
         raise InvalidLayout(
@@ -186,6 +229,26 @@ def parse_body(manifest: Manifest, process: int, data: bytes) -> dict[str, Any]:
             f"found one of {show(body['commit'])}"
         )
     return body
+
+
+def parse_columns(manifest: Manifest, body: dict[str, Any]) -> dict[str, Any]:
+    """Return the columns of the objects in a part."""
+    names = OBJECT_FIELDS | {"hash", "source"} if manifest.reused else OBJECT_FIELDS
+    return expect_fields(body["objects"], names, "the objects")
+
+
+def parse_references(
+    manifest: Manifest, body: dict[str, Any], columns: dict[str, Any], count: int
+) -> tuple[list[bytes], list[str]]:
+    """Return hash and directory of each object; empty where hashes are not kept."""
+    reused = manifest.reused
+    if reused is None:
+        return [b""] * count, [""] * count
+    numbers = columns["source"]
+    sources = parse_sources(
+        body["sources"], numbers, reused, own=manifest.directory, count=count
+    )
+    return parse_hashes(columns["hash"], count), sources
 
 
 def compare_columns(

@@ -21,10 +21,12 @@ def count_writes(manifest: Manifest) -> NDArray[np.int64]:
     """
     counts = np.ones(manifest.processes, np.int64)
     names: list[str] = []
-    for leaf in manifest.leaves:
+    elsewhere = set(manifest.reused.leaves if manifest.reused else ())
+    for number, leaf in enumerate(manifest.leaves):
         if not isinstance(leaf.store, Chunked):
             continue
-        names.append(leaf.store.name)
+        if number not in elsewhere:
+            names.append(leaf.store.name)
         if leaf.store.writers:
             spelled = leaf.store.writers.spelled
             counts += np.bincount(spelled, minlength=manifest.processes)
@@ -35,4 +37,8 @@ def count_writes(manifest: Manifest) -> NDArray[np.int64]:
         counts[int(name.partition("/")[2].partition("-")[0])] += 1
     nodes = {"", *names, *packs} | {p for n in [*names, *packs] for p in parents(n)}
     counts[0] += len(nodes) + COMMIT_WRITES
+    if manifest.reused:
+        # The note of what may be reused.
+        counts[0] += 1
+        counts -= np.array(manifest.reused.objects, np.int64)
     return counts

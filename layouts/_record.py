@@ -20,6 +20,7 @@ _END = 1 << 63
 _RECORD_NAME = re.compile(r"(0|[1-9][0-9]{0,18})\.json")
 _ATTEMPT_NAME = re.compile(r"(0|[1-9][0-9]{0,18})-([0-9a-f]{8,64})\.attempt")
 _MIRROR = ".mirror"
+_REUSE = ".reuse"
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +114,21 @@ def mirror_name(step: int, commit: str) -> str:
 
 def mirror_of_name(name: str) -> tuple[int, str] | None:
     """Return (step, commit) of a note for a mirror, or None if it is no such name."""
-    stem = name.removesuffix(_MIRROR)
+    return _parse_note(name, _MIRROR)
+
+
+def reuse_name(step: int, commit: str) -> str:
+    """Return the name of the note that says what directories a commit may need."""
+    return f"steps/{step}-{commit}{_REUSE}"
+
+
+def reuse_of_name(name: str) -> tuple[int, str] | None:
+    """Return (step, commit) of a note of what is reused, or None if it is none."""
+    return _parse_note(name, _REUSE)
+
+
+def _parse_note(name: str, suffix: str) -> tuple[int, str] | None:
+    stem = name.removesuffix(suffix)
     return None if stem == name else attempt_of_name(f"{stem}.attempt")
 
 

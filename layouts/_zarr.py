@@ -116,11 +116,13 @@ def zarr_documents(
 ) -> dict[str, dict[str, Any]]:
     """Return every zarr.json of a checkpoint by its name.
 
-    `codecs` maps a leaf's stored dtype name to its codecs; `packs` names to sizes.
+    `codecs` maps a leaf's stored dtype name to its codecs; `packs` names to sizes. A
+    leaf with objects in other directories has none: what is not there reads as zeros.
     """
     arrays: dict[str, dict[str, Any]] = {}
-    for leaf in manifest.leaves:
-        if isinstance(leaf.store, Chunked):
+    elsewhere = set(manifest.reused.leaves if manifest.reused else ())
+    for number, leaf in enumerate(manifest.leaves):
+        if isinstance(leaf.store, Chunked) and number not in elsewhere:
             chosen = codecs.get(stored_dtype(leaf.dtype).name, [])
             arrays[leaf.store.name] = array_document(leaf, chosen)
     arrays |= {name: pack_document(size) for name, size in packs.items()}

@@ -107,7 +107,7 @@ class Run:
         self._options = {
             "codec": codec,
             "max_host_bytes": max_host_bytes,
-            **({"reuse": True} if reuse else {}),
+            "reuse": reuse,
             "barrier_timeout": barrier_timeout,
             "store_options": store_options,
             "mirror": mirror,

@@ -7,7 +7,7 @@ under test: an attack must reach the check that it is aimed at.
 import hashlib
 import json
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +44,7 @@ class Forgery:
     manifest: Json
     part: Json
     record: Json
+    features: list[str] = field(default_factory=list[str])
 
     @property
     def record_path(self) -> Path:
@@ -111,13 +112,14 @@ class Forgery:
 
     def seal_part(self) -> Json:
         """Write the part and return what the manifest must say of it."""
-        data = seal("ckpt-part", dump(self.part))
+        data = seal("ckpt-part", dump(self.part), requires=self.features)
         (self.folder / "parts/0.json").write_bytes(data)
         rest = self.manifest["parts"][1:]
         return {"parts": [[len(data), hashlib.sha256(data).hexdigest()], *rest]}
 
     def write_manifest(self, body: bytes, **header: Any) -> None:
         """Write a manifest with any body, and a record that fits it."""
+        header = {"requires": self.features} | header
         self.commit(seal("ckpt-manifest", body, **header))
 
     def commit(self, data: bytes) -> None:

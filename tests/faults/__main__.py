@@ -17,6 +17,7 @@ from tests._harness.jobs import JobServer
 from tests.faults import _flips
 from tests.faults._power import OPERATIONS, UNSAFE, cut_power
 from tests.faults._races import race_for_a_step, race_on_a_run
+from tests.faults._reuse import race as race_reusing, sweep_beside
 from tests.faults._sweeps import (
     MODULES,
     first_save,
@@ -136,6 +137,36 @@ def jobs() -> Iterator[Line]:
         yield "kill in a background save", str(struck), struck.complaints
 
 
+def reuse() -> Iterator[Line]:
+    saved = [{1: 1, 2: 2}, {1: 1, 2: 2, 3: 3}]
+    pruned = [{1: 1, 2: 2}, {2: 2}]
+    both = [*saved, *pruned, {2: 2, 3: 3}, {3: 3}]
+    save, prune = ("save", [3]), ("prune", [])
+    modes: tuple[Mode, ...] = ("kill", "eio", "enospc")
+    with ForkServer(*MODULES) as server:
+        for mode in modes:
+            for struck, beside, legal in (
+                (save, None, saved),
+                (prune, None, pruned),
+                (save, prune, both),
+                (prune, save, both),
+            ):
+                with in_memory() as folder:
+                    found = sweep_beside(
+                        server,
+                        Path(folder),
+                        killed=struck,
+                        beside=beside,
+                        legal=legal,
+                        mode=mode,
+                    )
+                name = f"{mode}, {struck[0]} beside {beside[0] if beside else 'none'}"
+                yield name, str(found), found.complaints
+        with in_memory() as folder:
+            raced = race_reusing(server, Path(folder), saves=60)
+        yield "60 saves beside two prunes", str(raced), raced.complaints
+
+
 CAMPAIGNS: dict[str, Callable[[], Iterator[Line]]] = {
     "kill": kill,
     "errors": errors,
@@ -145,6 +176,7 @@ CAMPAIGNS: dict[str, Callable[[], Iterator[Line]]] = {
     "jobs": jobs,
     "stores": stores,
     "drains": drains,
+    "reuse": reuse,
 }
 
 

@@ -6,7 +6,7 @@ import numpy as np
 
 import ckpt
 
-Size = Literal["small", "wide"]
+Size = Literal["small", "wide", "frozen"]
 
 
 class WrongTree(Exception):
@@ -14,12 +14,18 @@ class WrongTree(Exception):
 
 
 def make_tree(seed: int, size: Size = "small") -> dict[str, Any]:
-    """Make a tree of numpy arrays: one large leaf and one small, or many of both."""
+    """Make a tree of numpy arrays: one large leaf and one small, or many of both.
+
+    A frozen one has a large leaf more, which is the same for every seed.
+    """
     generator = np.random.default_rng(seed)
     tree: dict[str, Any] = {
         "seed": np.full(3, seed, np.int32),
         "w": generator.standard_normal((512, 512), np.float32),
     }
+    if size == "frozen":
+        frozen = np.random.default_rng(7)
+        tree["base"] = frozen.standard_normal((1024, 512), np.float32)
     if size == "wide":
         tree["deep"] = {
             f"layer{number}": {
@@ -77,7 +83,8 @@ def same_bits(found: Any, expected: Any) -> bool:
 def seed_of(tree: Any) -> int:
     """Return the seed of a restored tree; WrongTree if it is not whole."""
     seed = int(tree["seed"][0])
-    expected = make_tree(seed, "wide" if "deep" in tree else "small")
+    size: Size = "wide" if "deep" in tree else "frozen" if "base" in tree else "small"
+    expected = make_tree(seed, size)
     if paths := differing(tree, expected):
         raise WrongTree(f"seed {seed} is mixed with something else at {paths}")
     return seed

@@ -89,6 +89,43 @@ def save_seed(run: str, step: int, seed: int, timeout: float = 30.0) -> None:
     ckpt.save(state, mesh, run, step=step, barrier_timeout=timeout)
 
 
+def make_frozen(step: int) -> dict[str, Any]:
+    """Make a tree of which two arrays are the same at every step."""
+    values = np.random.default_rng(3).standard_normal((1024, 1024), np.float32)
+    fresh = np.full((1024, 1024), step, np.float32)
+    return {"base": values, "all": values[:512] + 1, "adapter": fresh, "step": step}
+
+
+def save_frozen(run: str, step: int) -> None:
+    """Save such a tree, split over the devices of the job, with reuse."""
+    mesh = jax.make_mesh((jax.device_count(),), ("x",))
+    state = make_frozen(step)
+    for name in ("base", "adapter", "all"):
+        values = state[name]
+        sharding = NamedSharding(mesh, P() if name == "all" else P("x"))
+        state[name] = jax.make_array_from_callback(
+            values.shape, sharding, lambda index, values=values: values[index]
+        )
+    state["own"] = ckpt.PerProcess(np.full(1 << 19, jax.process_index(), np.float32))
+    ckpt.save(state, mesh, run, step=step, reuse=True, barrier_timeout=BARRIER_SECONDS)
+
+
+def restore_frozen(run: str, step: int) -> list[str]:
+    """Restore such a step on the devices of the job, and say what is wrong."""
+    mesh = jax.make_mesh((jax.device_count(),), ("x",))
+    select = ["base", "all", "adapter", "step"]
+    expected = make_frozen(step)
+    found = ckpt.restore(
+        run, mesh, step=step, select=select, barrier_timeout=BARRIER_SECONDS
+    )
+    return [
+        name
+        for name in ("base", "all", "adapter")
+        for shard in found[name].addressable_shards
+        if not same_bits(shard.data, expected[name][shard.index])
+    ]
+
+
 def remesh_seed(seed: int) -> list[str]:
     """Lay the live tree of a seed on a mesh of two axes, and say what is not of it."""
     state, _ = place_seed(seed)

@@ -273,8 +273,8 @@ def test_a_tampered_manifest_is_refused(
 def test_a_manifest_of_another_kind_or_version_is_refused() -> None:
     with pytest.raises(layouts.UnknownFeature, match="version 1, found 2"):
         parse(BODY, version=2)
-    with pytest.raises(layouts.UnknownFeature, match="found 'reuse'"):
-        parse(BODY, requires=["reuse"])
+    with pytest.raises(layouts.UnknownFeature, match="found 'other'"):
+        parse(BODY, requires=["other"])
     with pytest.raises(
         InvalidLayout, match="expected ckpt-manifest, found 'ckpt-part'"
     ):

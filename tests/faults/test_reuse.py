@@ -1,0 +1,86 @@
+"""Whatever is killed when: no step is committed whose objects elsewhere are gone."""
+
+from pathlib import Path
+
+import pytest
+
+from tests._harness.crashpoint import Mode
+from tests._harness.forkserver import ForkServer
+from tests.faults._oracle import State
+from tests.faults._reuse import race, sweep_beside
+
+SAVED: list[State] = [{1: 1, 2: 2}, {1: 1, 2: 2, 3: 3}]
+PRUNED: list[State] = [{1: 1, 2: 2}, {2: 2}]
+BOTH: list[State] = [*SAVED, *PRUNED, {2: 2, 3: 3}, {3: 3}]
+
+
+@pytest.mark.campaign
+def test_a_save_killed_at_any_call_needs_nothing_that_is_gone(
+    server: ForkServer, folder: Path
+) -> None:
+    figures = sweep_beside(
+        server, folder, killed=("save", [3]), beside=None, legal=SAVED, stride=5
+    )
+    assert figures.complaints == ()
+    assert figures.faults > 10
+
+
+@pytest.mark.campaign
+def test_a_prune_killed_at_any_call_keeps_what_is_needed(
+    server: ForkServer, folder: Path
+) -> None:
+    figures = sweep_beside(
+        server, folder, killed=("prune", []), beside=None, legal=PRUNED, stride=3
+    )
+    assert figures.complaints == ()
+    assert figures.faults > 10
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("mode", ["eio", "enospc"])
+@pytest.mark.parametrize(("work", "legal"), [("save", SAVED), ("prune", PRUNED)])
+def test_an_error_at_any_call_loses_nothing_that_is_needed(
+    server: ForkServer, folder: Path, work: str, legal: list[State], mode: Mode
+) -> None:
+    job = (work, [3] if work == "save" else [])
+    figures = sweep_beside(
+        server, folder, killed=job, beside=None, legal=legal, stride=15, mode=mode
+    )
+    assert figures.complaints == ()
+    assert figures.faults >= 2
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize(
+    ("killed", "beside"),
+    [(("save", [3]), ("prune", [])), (("prune", []), ("save", [3]))],
+)
+def test_a_kill_beside_another_that_goes_on_loses_nothing(
+    server: ForkServer,
+    folder: Path,
+    killed: tuple[str, list[object]],
+    beside: tuple[str, list[object]],
+) -> None:
+    figures = sweep_beside(
+        server, folder, killed=killed, beside=beside, legal=BOTH, stride=6
+    )
+    assert figures.complaints == ()
+    assert figures.faults > 6
+
+
+def test_saves_that_reuse_beside_two_prunes_lose_nothing(
+    server: ForkServer, folder: Path
+) -> None:
+    figures = race(server, folder, saves=12)
+    assert figures.complaints == ()
+    assert figures.ends["reusing"] >= 1
+
+
+def test_unsafe_prunes_are_found_out(server: ForkServer, folder: Path) -> None:
+    figures = race(server, folder, saves=6, pruner="prune_all_that_others_need")
+    assert figures.complaints
+
+
+def test_saves_that_nobody_sees_are_found_out(server: ForkServer, folder: Path) -> None:
+    figures = race(server, folder, saves=6, saver="save_many_unnoted")
+    assert figures.complaints
