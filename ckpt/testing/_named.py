@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.util
 import inspect
@@ -22,8 +23,10 @@ def name_function(function: Any, role: str) -> dict[str, str]:
             f"{function!r:.80}: a fresh process must find it, so define it at the top "
             "of a module (no lambda, no closure)"
         )
-    file = inspect.getsourcefile(inspect.unwrap(function)) or ""
-    return {"module": module, "name": name, "file": file}
+    file = None
+    with contextlib.suppress(TypeError):  # a builtin has none, and needs none
+        file = inspect.getsourcefile(inspect.unwrap(function))
+    return {"module": module, "name": name, "file": file or ""}
 
 
 def find_function(where: dict[str, str]) -> Any:

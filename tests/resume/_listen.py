@@ -6,6 +6,7 @@ What it does beside is its arguments: "file PATH", "ask N", "busy" (in one call 
 
 import asyncio
 import hashlib
+import os
 import signal
 import socket
 import sys
@@ -18,7 +19,8 @@ from ckpt.resume._notice import Notices
 
 
 def tell(source: str) -> None:
-    print(source, flush=True)
+    # One call: another thread may tell something, too.
+    os.write(1, f"{source}\n".encode())
 
 
 def main(doing: str, argument: str) -> None:

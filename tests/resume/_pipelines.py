@@ -1,4 +1,4 @@
-"""The same samples by every kind of data pipeline: 48, 8 a batch over all hosts.
+"""The same samples by every kind of data pipeline: 48, 12 a batch over all hosts.
 
 Each pipeline shuffles, and yields batches of what one host has: {"index": [..]}.
 """
@@ -10,7 +10,7 @@ import numpy as np
 
 from ckpt.resume import Batches, Stream, shuffle_indices
 
-SAMPLES, BATCH, SEED = 48, 8, 3
+SAMPLES, BATCH, SEED = 48, 12, 3
 
 
 def make_features(indices: Any) -> dict[str, np.ndarray]:

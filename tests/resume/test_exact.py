@@ -53,7 +53,7 @@ def test_four_then_two_then_one_process_see_each_sample_once_an_epoch(
     spec = make_spec(folder, "run", source=source, every=None)
     states: list[dict[str, str]] = []
     found: dict[int, list[int]] = {}
-    for number, (processes, until) in enumerate([(4, 7), (2, 15), (1, 18)]):
+    for number, (processes, until) in enumerate([(4, 6), (2, 13), (1, 16)]):
         part: dict[str, Any] = spec | {"until": until, "log": f"{spec['log']}.{number}"}
         ends = values_of(run_job(server, processes, part, cache))
         for end in ends:
@@ -64,8 +64,8 @@ def test_four_then_two_then_one_process_see_each_sample_once_an_epoch(
         for member in range(processes):
             for step, _, indices in read_log(part["log"], member):
                 found.setdefault(step, []).extend(indices)
-    assert sorted(found) == list(range(1, 19))
-    for epoch in range(3):
-        steps = range(6 * epoch + 1, 6 * epoch + 7)
+    assert sorted(found) == list(range(1, 17))
+    for epoch in range(4):
+        steps = range(4 * epoch + 1, 4 * epoch + 5)
         seen = [index for step in steps for index in found[step]]
         assert sorted(seen) == list(range(SAMPLES))

@@ -74,7 +74,7 @@ def test_training_that_is_not_repeatable_is_found() -> None:
 
 def test_functions_that_no_module_names_are_refused() -> None:
     with pytest.raises(ValueError, match="expected init to be a function that a modul"):
-        assert_resume_exact(train_step, dict, data)
+        assert_resume_exact(train_step, lambda: {"count": 0}, data)
 
 
 def test_training_that_fails_says_why() -> None:
