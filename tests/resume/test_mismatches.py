@@ -308,7 +308,7 @@ def test_a_source_that_is_empty_ends_the_stream() -> None:
 
 def test_rows_that_hosts_cannot_share_evenly_are_refused() -> None:
     with pytest.raises(ValueError, match="found 5 for 2"):
-        next(Stream([1, 2], batch_size=5, process=0, processes=2))
+        next(Stream([1, 2], batch_size=5, elastic=False, process=0, processes=2))
 
 
 @pytest.fixture(autouse=True)
