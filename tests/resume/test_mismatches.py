@@ -225,6 +225,16 @@ def test_the_rows_that_a_shuffle_buffer_loses_are_warned_of() -> None:
         Stream(shuffled.batch(2))
 
 
+def test_nodes_that_restart_are_warned_of_and_found_out() -> None:
+    with pytest.warns(UserWarning, match="pass it restart_on_stop_iteration=False"):
+        stream = Stream(_sources.torch_nodes())
+    take(stream, 5)
+    with pytest.warns(UserWarning, match="restart_on_stop_iteration"):
+        later = resume(stream, stream.position())
+    with pytest.raises(ckpt.DataMismatch, match="stays where it is"):
+        take(later, 1)
+
+
 @pytest.mark.parametrize(
     ("package", "source", "old", "new"),
     [
