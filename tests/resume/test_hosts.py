@@ -57,6 +57,12 @@ def of_single_rows(host: int, hosts: int, batch: int) -> Stream:
     return Stream(source, elastic=True, process=host, processes=hosts)
 
 
+def repeat_late(host: int, hosts: int, batch: int, length: int) -> Any:
+    grain = _sources.need("grain")
+    order = grain.MapDataset.source(_sources.records(length)).shuffle(seed=3)
+    return order[host::hosts].batch(batch).repeat(None)
+
+
 class Strided:
     """Every hosts-th number from one's own on, in batches, whose state is one number.
 
@@ -103,6 +109,7 @@ KINDS: dict[str, Make] = {
     "grain DataLoader": of_source(_sources.grain_loader),
     "grain MapDataset": of_source(_sources.grain_dataset),
     "grain IterDataset": of_source(_sources.grain_iter_dataset),
+    "grain repeat of batches": of_source(repeat_late),
     "grain ElasticIterator": of_elastic,
     "torchdata distributed": of_source(_sources.torch_distributed),
     "state in batches": of_strided("batches", True),
@@ -265,6 +272,10 @@ def filter_rows(host: int, hosts: int, batch: int, length: int) -> Any:
     return order.to_iter_dataset().filter(lambda x: x > 5).batch(batch)
 
 
+def repeat_unevenly(host: int, hosts: int, batch: int, length: int) -> Any:
+    return repeat_late(host, hosts, batch, length - 1)
+
+
 def sample_in_parts(host: int, hosts: int, batch: int, length: int) -> Any:
     grain = _sources.need("grain.python")
     share = grain.ShardOptions(host, hosts, drop_remainder=True)
@@ -272,7 +283,8 @@ def sample_in_parts(host: int, hosts: int, batch: int, length: int) -> Any:
 
 
 @pytest.mark.parametrize(
-    "make", [shuffle_each_host, cut_in_parts, filter_rows, sample_in_parts]
+    "make",
+    [shuffle_each_host, cut_in_parts, filter_rows, sample_in_parts, repeat_unevenly],
 )
 @pytest.mark.parametrize("hosts", [(2, 1), (1, 2)])
 def test_grain_hosts_with_orders_of_their_own_do_not_change(
