@@ -83,7 +83,7 @@ def _count(source: Any, state: Any, host: Host, taken: int | None) -> Prefix | N
     return Prefix(took.pop() * workers * processes, order) if len(took) == 1 else None
 
 
-def _move(source: Any, prefix: Prefix, host: Host) -> Iterator[Any]:
+def _move(source: Any, prefix: Prefix, host: Host) -> Any:
     order, options = _find_order(source)
     if order != prefix.order:
         raise DataMismatch(
@@ -91,8 +91,7 @@ def _move(source: Any, prefix: Prefix, host: Host) -> Iterator[Any]:
             f"{order or 'one whose hosts have orders of their own'}: give "
             f"shard_options to the DataLoader, and none to its sampler"
         )
-    iterator = iter(source)
-    state = json.loads(iterator.get_state())
+    state = json.loads(iter(source).get_state())
     process, processes = options.shard_index, options.shard_count
     workers = len(state[_SEEN])
     if processes != host.processes:
@@ -107,9 +106,7 @@ def _move(source: Any, prefix: Prefix, host: Host) -> Iterator[Any]:
         str(worker): process + worker * processes + (took - 1) * each
         for worker in range(workers)
     }
-    state["last_worker_index"] = -1
-    iterator.set_state(json.dumps(state).encode())
-    return iterator
+    return state | {"last_worker_index": -1}
 
 
 def _find_order(source: Any) -> tuple[str | None, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -124,7 +123,7 @@ def _count(source: Any, state: Any, host: Host, taken: int | None) -> Prefix | N
     return Prefix(count if stride.end is None else min(count, stride.end), stride.order)
 
 
-def _move(source: Any, prefix: Prefix, host: Host) -> Iterator[Any]:
+def _move(source: Any, prefix: Prefix, host: Host) -> dict[str, int]:
     stride = find_stride(source, host)
     if stride is None or stride.order != prefix.order:
         found = stride.order if stride else "one that is not seen to"
@@ -133,16 +132,14 @@ def _move(source: Any, prefix: Prefix, host: Host) -> Iterator[Any]:
             f"[process::processes], found {found}: shuffle and repeat before the "
             f"slice, batch after it"
         )
-    iterator = iter(source)
-    state = read_iterator(source, iterator)
+    state = read_iterator(source, iter(source))
     if not _is_index(state):
         raise DataMismatch(
             f"expected a grain iterator whose state is its next_index, found {state!r}"
         )
     each = stride.unit * stride.stride
     what = f"batches of {each}" if stride.unit > 1 else f"samples for {each} hosts"
-    iterator.set_state({"next_index": divide(prefix.count, each, what)})
-    return iterator
+    return {"next_index": divide(prefix.count, each, what)}
 
 
 def _is_index(state: Any) -> bool:
@@ -168,8 +165,9 @@ def _count_elastic(source: Any, state: Any, host: Host, taken: int | None) -> Pr
     return Prefix(state["global_next_index"], "samples")
 
 
-def _move_elastic(source: Any, prefix: Prefix, host: Host) -> Iterator[Any]:
-    return place_iterator(source, {"global_next_index": prefix.count}, host)
+def _move_elastic(source: Any, prefix: Prefix, host: Host) -> dict[str, int]:
+    del source, host
+    return {"global_next_index": prefix.count}
 
 
 def _describe_elastic(source: Any, host: Host) -> dict[str, Any]:

@@ -39,8 +39,8 @@ class Kind:
     `describe` tells what decides the batches and is equal on all hosts (`batch_size`
     over all hosts, where the source knows it). `count` tells the Prefix that all hosts
     took if all are in this state, and this many samples were taken in this epoch, or
-    None where hosts do not share one order in strides; `move` starts behind a Prefix.
-    `advice` says when hosts can change.
+    None where hosts do not share one order in strides; `move` tells the state behind a
+    Prefix. `advice` says when hosts can change.
     """
 
     name: str
@@ -49,7 +49,7 @@ class Kind:
     place: Callable[[Any, Any, Host], Iterator[Any]]
     describe: Callable[[Any, Host], dict[str, Any]] = _tell_nothing
     count: Callable[[Any, Any, Host, int | None], Prefix | None] = _count_nothing
-    move: Callable[[Any, Prefix, Host], Iterator[Any]] | None = None
+    move: Callable[[Any, Prefix, Host], Any] | None = None
     repeats: bool = True
     advice: str = (
         "if they do, pass elastic=True and batch_size to ckpt.resume.Stream; else "

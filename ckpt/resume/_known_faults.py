@@ -20,7 +20,10 @@ def find_faults(source: Any) -> list[str]:
     """Return a sentence for each way in which a resume of this source is inexact."""
     parts = [source, getattr(source, "dataset", None)]
     return [
-        fault for part in parts for fault in (*_find_old(part), *_find_buffers(part))
+        fault
+        for part in parts
+        for find in (_find_old, _find_buffers, _find_restarts)
+        for fault in find(part)
     ]
 
 
@@ -60,3 +63,14 @@ def _find_buffers(source: Any) -> list[str]:
             )
         step = getattr(step, "ex_iterable", None)
     return found
+
+
+def _find_restarts(source: Any) -> list[str]:
+    """Return what a Loader of nodes does at the end of an epoch (torchdata 0.11)."""
+    restarts = getattr(source, "restart_on_stop_iteration", False)
+    if not restarts or not comes_from(source, "torchdata", "Loader"):
+        return []
+    return [
+        "Loader of torchdata.nodes cannot be resumed at the end of an epoch, where it "
+        "says for ever where it stood: pass it restart_on_stop_iteration=False"
+    ]

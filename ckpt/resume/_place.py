@@ -56,17 +56,17 @@ def place(
             iterator = kind.place(source, thaw(mine.state), host)
             return Placed(iterator, mine.state, mine.taken, is_moved=False)
         if mine.prefix is not None and kind.move is not None:
-            iterator = kind.move(source, Prefix(*mine.prefix), host)
-            state = freeze(kind.read(source, iterator))
-            return Placed(iterator, state, mine.prefix[0], is_moved=True)
-        taken, old_size = mine.taken or 0, mine.batch_size or 1
-        state = scale_state(
-            thaw(mine.state),
-            taken=taken,
-            old=Pace(old_size, len(saved)),
-            new=Pace(batch_size or 1, host.processes),
-            unit=None if isinstance(elastic, bool) else elastic,
-        )
+            taken = mine.prefix[0]
+            state = kind.move(source, Prefix(*mine.prefix), host)
+        else:
+            taken = mine.taken or 0
+            state = scale_state(
+                thaw(mine.state),
+                taken=taken,
+                old=Pace(mine.batch_size or 1, len(saved)),
+                new=Pace(batch_size or 1, host.processes),
+                unit=None if isinstance(elastic, bool) else elastic,
+            )
         iterator = kind.place(source, state, host)
         return Placed(iterator, freeze(state), taken, is_moved=True)
     except CkptError:

@@ -24,13 +24,14 @@ class Rows:
     """Rows, and how they are taken.
 
     `is_shared`: all hosts have the same rows, and each takes its share of a batch.
-    Otherwise each has rows of its own.
+    Otherwise each has rows of its own; None where nobody has said, which matters
+    nothing to one host.
     """
 
     source: Any
     seed: int | None
     batch_size: int | None
-    is_shared: bool
+    is_shared: bool | None
 
 
 class RowIterator(Iterator[Any]):
@@ -45,6 +46,13 @@ class RowIterator(Iterator[Any]):
     def __init__(self, rows: Rows, host: Host) -> None:
         self.rows = rows
         self.taken = 0
+        if rows.is_shared is None and host.processes > 1:
+            raise ValueError(
+                f"expected to know whose rows these are on {host.processes} hosts, "
+                f"found elastic=None: pass elastic=True to ckpt.resume.Stream if they "
+                f"are the same on all hosts, of which each then takes its share, or "
+                f"elastic=False if each host has its own"
+            )
         size = host.processes if rows.batch_size is None else rows.batch_size
         if size % host.processes:
             raise ValueError(
@@ -117,13 +125,13 @@ def _count(source: Rows, state: int, host: Host, taken: int | None) -> Prefix | 
     return Prefix(state, f"{len(source.source)} rows, seed {source.seed}")
 
 
-def _move(source: Rows, prefix: Prefix, host: Host) -> RowIterator:
+def _move(source: Rows, prefix: Prefix, host: Host) -> int:
     if not source.is_shared and host.processes > 1:
         raise DataMismatch(
             f"expected rows that all hosts share, found rows of {host.processes} hosts "
             f"that may be each one's own: {_ADVICE}"
         )
-    return _place(source, prefix.count, host)
+    return prefix.count
 
 
 ROWS = Kind(

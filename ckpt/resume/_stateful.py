@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from ._batches import Batches, Counted
+from ._batches import Batches
 from ._fingerprint import strip_address
 from ._kind import Host, Kind, Prefix, has
 from ._moves import divide
@@ -95,12 +95,10 @@ def _count_batches(
     return Prefix(state * (source.batch_size or 1), "batches")
 
 
-def _move_batches(source: Batches[Any], prefix: Prefix, host: Host) -> Iterator[Any]:
+def _move_batches(source: Batches[Any], prefix: Prefix, host: Host) -> int:
     del host
-    batches = Counted(source.at)
     size = source.batch_size or 1
-    batches.set_state(divide(prefix.count, size, f"batches of {size}"))
-    return batches
+    return divide(prefix.count, size, f"batches of {size}")
 
 
 BATCHES = Kind(

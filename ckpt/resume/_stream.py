@@ -34,7 +34,11 @@ class Stream(Iterator[Any]):
     `elastic` may also say what it counts: "batches", "samples" of each host, or
     "global" ones, of all hosts. `elastic=False` refuses another number of hosts.
 
-    TypeError when the source has no position that can be read.
+    The position is that of the last batch taken from here: what reads ahead of the
+    training loop (onto devices, say) moves it ahead, too.
+
+    TypeError when the source has no position that can be read. ValueError when rows by
+    number are read on several hosts and `elastic` does not say whose they are.
 
     >>> from ckpt.resume import Stream
     >>> stream = Stream(range(10), batch_size=2)
@@ -67,7 +71,8 @@ class Stream(Iterator[Any]):
         self._kind = find_kind(source)
         self._inner = source
         if self._kind.name == "rows":
-            self._inner = Rows(source, seed, batch_size, elastic is True)
+            is_shared = None if elastic is None else elastic is True
+            self._inner = Rows(source, seed, batch_size, is_shared)
         self._told_host = (process, processes)
         self._told: dict[str, Any] | None = None
         self._iterator: Iterator[Any] | None = None

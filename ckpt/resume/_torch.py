@@ -23,6 +23,8 @@ def _place(source: Any, state: Any, host: Host) -> Iterator[Any]:
     del host
     # An iterator made before would go on from the start, without a word.
     source.load_state_dict(state["loader"])
+    if "yielded" in state:
+        _sampler(source).load_state_dict({"yielded": state["yielded"]})
     iterator = iter(source)
     # An epoch's order and its workers' seeds are drawn from one generator; a loaded
     # state has the order drawn once more, so the next epoch would have another one.
@@ -76,7 +78,7 @@ def _count(source: Any, state: Any, host: Host, taken: int | None) -> Prefix | N
     return Prefix(min(taken, sampler.total_size), _order(sampler))
 
 
-def _move(source: Any, prefix: Prefix, host: Host) -> Iterator[Any]:
+def _move(source: Any, prefix: Prefix, host: Host) -> Any:
     sampler = _sampler(source)
     if sampler is None or _order(sampler) != prefix.order:
         found = "no sampler that strides" if sampler is None else _order(sampler)
@@ -96,9 +98,7 @@ def _move(source: Any, prefix: Prefix, host: Host) -> Iterator[Any]:
         )
     # The loader's own state is for the old hosts. Without one it starts anew, and the
     # sampler alone skips what was taken.
-    source.load_state_dict({})
-    sampler.load_state_dict({"yielded": took})
-    return iter(source)
+    return {"loader": {}, "generator": None, "yielded": took}
 
 
 LOADER = Kind(

@@ -184,6 +184,12 @@ def torch_distributed(
         return stateful.StatefulDataLoader(rows, batch_size=batch, sampler=sampler)
 
 
+def torch_nodes(**options: Any) -> Any:
+    nodes = need("torchdata.nodes")
+    rows = nodes.Batcher(nodes.IterableWrapper(range(LENGTH)), 4)
+    return nodes.Loader(rows, **options)
+
+
 @functools.cache
 def table() -> Any:
     return need("datasets").Dataset.from_dict({"x": list(range(LENGTH))})
@@ -243,6 +249,7 @@ CASES = {
     "grain ElasticIterator": Case(grain_elastic, {}),
     "torchdata": Case(torch_loader, {}),
     "torchdata distributed": Case(torch_distributed, {}),
+    "torchdata nodes": Case(lambda: torch_nodes(restart_on_stop_iteration=False), {}),
     "datasets rows": Case(table, {}),
     "datasets iterable": Case(rows_of_table, {}),
     "datasets shuffled": Case(

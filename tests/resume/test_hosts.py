@@ -57,6 +57,12 @@ def of_single_rows(host: int, hosts: int, batch: int) -> Stream:
     return Stream(source, elastic=True, process=host, processes=hosts)
 
 
+def repeat_late(host: int, hosts: int, batch: int, length: int) -> Any:
+    grain = _sources.need("grain")
+    order = grain.MapDataset.source(_sources.records(length)).shuffle(seed=3)
+    return order[host::hosts].batch(batch).repeat(None)
+
+
 class Strided:
     """Every hosts-th number from one's own on, in batches, whose state is one number.
 
@@ -103,6 +109,7 @@ KINDS: dict[str, Make] = {
     "grain DataLoader": of_source(_sources.grain_loader),
     "grain MapDataset": of_source(_sources.grain_dataset),
     "grain IterDataset": of_source(_sources.grain_iter_dataset),
+    "grain repeat of batches": of_source(repeat_late),
     "grain ElasticIterator": of_elastic,
     "torchdata distributed": of_source(_sources.torch_distributed),
     "state in batches": of_strided("batches", True),
@@ -144,9 +151,11 @@ def test_an_epoch_on_four_two_and_one_hosts_has_every_sample_once(name: str) -> 
     streams = start(make, 4, 2)
     got = run(streams, 3)
     streams = go_on(streams, make, 2, 4)
+    streams = go_on(streams, make, 2, 4)
     got += run(streams, 2)
     streams = go_on(streams, make, 2, 4)
     got += run(streams, 1)
+    streams = go_on(streams, make, 4, 2)
     streams = go_on(streams, make, 1, 8)
     got += run(streams, 1)
     assert [stream.batches for stream in streams] == [7]
@@ -263,6 +272,10 @@ def filter_rows(host: int, hosts: int, batch: int, length: int) -> Any:
     return order.to_iter_dataset().filter(lambda x: x > 5).batch(batch)
 
 
+def repeat_unevenly(host: int, hosts: int, batch: int, length: int) -> Any:
+    return repeat_late(host, hosts, batch, length - 1)
+
+
 def sample_in_parts(host: int, hosts: int, batch: int, length: int) -> Any:
     grain = _sources.need("grain.python")
     share = grain.ShardOptions(host, hosts, drop_remainder=True)
@@ -270,7 +283,8 @@ def sample_in_parts(host: int, hosts: int, batch: int, length: int) -> Any:
 
 
 @pytest.mark.parametrize(
-    "make", [shuffle_each_host, cut_in_parts, filter_rows, sample_in_parts]
+    "make",
+    [shuffle_each_host, cut_in_parts, filter_rows, sample_in_parts, repeat_unevenly],
 )
 @pytest.mark.parametrize("hosts", [(2, 1), (1, 2)])
 def test_grain_hosts_with_orders_of_their_own_do_not_change(
@@ -283,15 +297,51 @@ def test_grain_hosts_with_orders_of_their_own_do_not_change(
         go_on(streams, of_source(make), after, 4)
 
 
-def test_rows_of_each_host_s_own_do_not_change() -> None:
-    def make(host: int, hosts: int, batch: int) -> Stream:
+def of_own_rows(elastic: bool | None) -> Make:
+    def stream(host: int, hosts: int, batch: int) -> Stream:
         rows = range(host, LENGTH, hosts)
-        return Stream(rows, batch_size=batch * hosts, process=host, processes=hosts)
+        return Stream(
+            rows,
+            batch_size=batch * hosts,
+            elastic=elastic,
+            process=host,
+            processes=hosts,
+        )
 
+    return stream
+
+
+def test_rows_of_each_host_s_own_do_not_change() -> None:
+    streams = start(of_own_rows(False), 2, 4)
+    assert once_each(run(streams, 8))
+    with pytest.raises(ckpt.DataMismatch, match=r"no change \(elastic=False\)"):
+        go_on(streams, of_own_rows(False), 1, 8)
+    with pytest.raises(ckpt.DataMismatch, match="the whole dataset on every host"):
+        go_on(streams, of_own_rows(None), 1, 8)
+    with pytest.raises(ckpt.DataMismatch, match="the whole dataset on every host"):
+        go_on(start(of_own_rows(None), 1, 4), of_own_rows(None), 2, 2)
+
+
+def test_rows_of_several_hosts_are_not_read_before_it_is_said_whose_they_are() -> None:
+    with pytest.raises(ValueError, match=r"elastic=True .* or elastic=False if each"):
+        next(start(of_own_rows(None), 2, 4)[0])
+
+
+def test_one_host_s_rows_are_shared_by_more_hosts_later() -> None:
+    streams = [Stream(np.arange(LENGTH), seed=2, batch_size=8, process=0, processes=1)]
+    got = run(streams, 3)
+    streams = go_on(streams, of_rows, 4, 2)
+    assert once_each(got + run(streams, 5))
+
+
+def test_hosts_that_change_at_the_end_of_an_epoch_begin_the_next() -> None:
+    make = KINDS["torchdata distributed"]
     streams = start(make, 2, 4)
     assert once_each(run(streams, 8))
-    with pytest.raises(ckpt.DataMismatch, match="elastic=True"):
-        go_on(streams, make, 1, 8)
-    streams = start(make, 1, 4)
-    with pytest.raises(ckpt.DataMismatch, match="elastic=True"):
-        go_on(streams, make, 2, 2)
+    expected = run(streams, 2)
+    streams = start(make, 2, 4)
+    run(streams, 8)
+    streams = go_on(streams, make, 4, 2)
+    streams = go_on(streams, make, 4, 2)
+    assert sorted(run(streams, 2)) == sorted(expected)
+    assert [stream.epoch for stream in streams] == [1] * 4

@@ -225,6 +225,16 @@ def test_the_rows_that_a_shuffle_buffer_loses_are_warned_of() -> None:
         Stream(shuffled.batch(2))
 
 
+def test_nodes_that_restart_are_warned_of_and_found_out() -> None:
+    with pytest.warns(UserWarning, match="pass it restart_on_stop_iteration=False"):
+        stream = Stream(_sources.torch_nodes())
+    take(stream, 5)
+    with pytest.warns(UserWarning, match="restart_on_stop_iteration"):
+        later = resume(stream, stream.position())
+    with pytest.raises(ckpt.DataMismatch, match="stays where it is"):
+        take(later, 1)
+
+
 @pytest.mark.parametrize(
     ("package", "source", "old", "new"),
     [
@@ -308,7 +318,7 @@ def test_a_source_that_is_empty_ends_the_stream() -> None:
 
 def test_rows_that_hosts_cannot_share_evenly_are_refused() -> None:
     with pytest.raises(ValueError, match="found 5 for 2"):
-        next(Stream([1, 2], batch_size=5, process=0, processes=2))
+        next(Stream([1, 2], batch_size=5, elastic=False, process=0, processes=2))
 
 
 @pytest.fixture(autouse=True)
