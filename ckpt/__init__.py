@@ -19,6 +19,7 @@ from ._errors import (
     CkptError as CkptError,
     CommitUnknown as CommitUnknown,
     Damaged as Damaged,
+    DataMismatch as DataMismatch,
     LimitExceeded as LimitExceeded,
     NotFound as NotFound,
     StepExists as StepExists,
@@ -36,6 +37,7 @@ from ._remesh import remesh as remesh
 from ._restore import restore as restore
 from ._save import save as save, save_async as save_async
 from ._verify import Problem as Problem, Report as Report, verify as verify
+from .resume import Run as Run, every as every
 
 __all__ = [
     "ABSENT",
@@ -45,6 +47,7 @@ __all__ = [
     "CkptError",
     "CommitUnknown",
     "Damaged",
+    "DataMismatch",
     "Diff",
     "Keep",
     "LimitExceeded",
@@ -54,6 +57,7 @@ __all__ = [
     "Removed",
     "Report",
     "RestorePlan",
+    "Run",
     "StepExists",
     "StoreError",
     "StructureMismatch",
@@ -62,6 +66,7 @@ __all__ = [
     "copy",
     "diff",
     "drain",
+    "every",
     "follow",
     "latest",
     "open",

@@ -4,6 +4,7 @@ CkptError
     NotFound             no such run, step, checkpoint, leaf or object
     Damaged              stored bytes are not the bytes that were written
     StructureMismatch    the checkpoint and what is asked for differ
+    DataMismatch         a data pipeline cannot go on where the saved one stood
     Unsupported          something this version cannot store, read or promise
     Untrusted            a checkpoint breaks a rule that honest ones never break
     LimitExceeded        a limit on size, depth or count, checked before allocation
@@ -53,6 +54,15 @@ class StructureMismatch(CkptError):
     """The saved tree and the wanted one differ in paths, shapes, dtypes or statics.
 
     The message lists every difference at once, up to a cap.
+    """
+
+    __module__ = "ckpt"
+
+
+class DataMismatch(CkptError):
+    """A data pipeline differs from the saved one, or cannot be set to its position.
+
+    The message names what differs; the source may have moved.
     """
 
     __module__ = "ckpt"

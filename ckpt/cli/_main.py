@@ -1,4 +1,4 @@
-"""`python -m ckpt`: demo, ls, show, verify, plan, diff, copy, drain."""
+"""`python -m ckpt`: demo, ls, show, verify, plan, diff, copy, drain, goodput."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import ckpt
 import pytree
 
 from .._checkpoint import describe
+from ..resume import goodput, prometheus
 from ._progress import show_progress
 
 
@@ -66,6 +67,11 @@ def _parser() -> argparse.ArgumentParser:
     drain.add_argument("path", help="the run that was saved to")
     drain.add_argument("mirror", help="where its steps are copied")
     drain.add_argument("--keep-local", type=int, default=2, help="default: 2")
+    report = add("goodput", _goodput, "say what a run's time went to", paths=0)
+    report.add_argument("path", help="a run, as ckpt.Run was given it")
+    form = report.add_mutually_exclusive_group()
+    form.add_argument("--prometheus", action="store_true", help="for a scraper")
+    form.add_argument("--json", action="store_true", help="for machines")
     for command in (copy, drain):
         command.add_argument("--json", action="store_true", help="for machines")
     return parser
@@ -231,4 +237,14 @@ def _drain(arguments: Any) -> int:
         )
     shown = ", ".join(map(str, copied)) or "none were left"
     _print(arguments, {"copied": copied}, f"steps copied: {shown}")
+    return 0
+
+
+def _goodput(arguments: Any) -> int:
+    report = goodput(arguments.path)
+    if arguments.prometheus:
+        # Escaped already, in the format's own way.
+        print(prometheus(report), end="")
+    else:
+        _print(arguments, report.to_json(), str(report))
     return 0

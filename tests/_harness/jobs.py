@@ -256,6 +256,10 @@ class Job:
         """Let a stopped member go on."""
         self._signal(member, signal.SIGCONT)
 
+    def tell(self, member: int, number: int) -> None:
+        """Send a member a signal that it may heed."""
+        self._signal(member, number)
+
     def is_stopped(self, member: int) -> bool:
         """Tell whether a member is stopped, by us or by the shim."""
         pid = self._pids[member]

@@ -9,14 +9,14 @@ import pytest
 import ckpt
 
 DESIGNED = {
-    *("ABSENT", "Keep", "PerProcess", "copy", "diff", "drain", "follow", "latest"),
-    *("open", "plan", "prune", "remesh", "restore", "save", "save_async", "steps"),
-    "verify",
+    *("ABSENT", "Keep", "PerProcess", "Run", "copy", "diff", "drain", "every"),
+    *("follow", "latest", "open", "plan", "prune", "remesh", "restore", "save"),
+    *("save_async", "steps", "verify"),
 }
 ERRORS = {
     *("BarrierTimeout", "CkptError", "CommitUnknown", "Damaged", "LimitExceeded"),
     *("NotFound", "StepExists", "StoreError", "StructureMismatch", "Unsupported"),
-    "Untrusted",
+    *("DataMismatch", "Untrusted"),
 }
 RETURNED = {"Change", "Checkpoint", "Diff", "Problem", "Removed", "Report"} | {
     "RestorePlan"
@@ -24,7 +24,7 @@ RETURNED = {"Change", "Checkpoint", "Diff", "Problem", "Removed", "Report"} | {
 FUNCTIONS = [f for f in vars(ckpt).values() if inspect.isfunction(f)]
 POSITIONAL = {
     *("save", "save_async", "restore", "plan", "open", "steps", "latest", "verify"),
-    *("copy", "diff", "drain", "follow", "prune", "remesh"),
+    *("copy", "diff", "drain", "every", "follow", "prune", "remesh"),
 }
 
 

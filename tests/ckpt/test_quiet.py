@@ -13,6 +13,8 @@ FILES = sorted(
     for name in ("ckpt", "layouts", "pytree")
     for path in ROOT.glob(f"{name}/**/*.py")
 )
+TESTING = ROOT / "ckpt/testing"
+"""Runs the caller's own functions in a process of its own; no other module uses it."""
 FOREIGN = {
     *("flax", "optax", "orbax", "rich", "matplotlib", "torch", "zarr", "safetensors"),
     *("yaml", "msgpack", "deepspeed", "hypothesis", "pandas", "etils", "absl", "grain"),
@@ -96,7 +98,9 @@ def test_importing_starts_no_backend_and_no_thread() -> None:
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_no_module_can_run_what_a_file_says(path: Path) -> None:
-    assert find_dangers(path.read_text()) == []
+    allowed = ["importlib", "importlib.util"] if path.parent == TESTING else []
+    assert [d for d in find_dangers(path.read_text()) if d not in allowed] == []
+    assert path.parent == TESTING or "testing" not in path.read_text()
 
 
 @pytest.mark.parametrize(

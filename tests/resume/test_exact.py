@@ -1,0 +1,71 @@
+"""Twenty steps equal ten, a kill -9, a new process, and ten more, bit for bit."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests._harness.jobs import JobServer
+from tests.resume._jobs import make_spec, run_job, values_of
+from tests.resume._pipelines import ELASTIC, SAMPLES, SOURCES
+from tests.resume._styles import STYLES
+from tests.resume._train import read_log
+
+CASES = [(style, "batches") for style in STYLES] + [
+    ("plain", source) for source in SOURCES if source != "batches"
+]
+
+
+@pytest.mark.parametrize(("style", "source"), CASES)
+def test_a_killed_run_goes_on_bit_for_bit(
+    server: JobServer, folder: Path, cache: Path, style: str, source: str
+) -> None:
+    case = {"style": style, "source": source}
+    whole_spec = make_spec(folder, "whole", **case)
+    (whole,) = values_of(run_job(server, 1, whole_spec, cache))
+    killed = make_spec(folder, "killed", **case)
+    (first,) = run_job(server, 1, killed | {"die_at": 13}, cache)
+    assert first.status == "killed", first
+    (second,) = values_of(run_job(server, 1, killed, cache))
+    assert second["begun"] == 10
+    assert second["state"] == whole["state"]
+    expected = read_log(whole_spec["log"], 0)
+    assert [step for step, _, _ in expected] == list(range(1, 21))
+    assert read_log(killed["log"], 0) == expected[:13] + expected[10:]
+
+
+def test_what_is_not_saved_shows(server: JobServer, folder: Path, cache: Path) -> None:
+    """Without the data's position the same comparison fails."""
+    whole_spec = make_spec(folder, "whole")
+    (whole,) = values_of(run_job(server, 1, whole_spec, cache))
+    cut = make_spec(folder, "cut", forgets=True)
+    values_of(run_job(server, 1, cut | {"until": 10}, cache))
+    (second,) = values_of(run_job(server, 1, cut, cache))
+    assert second["begun"] == 10
+    assert second["state"] != whole["state"]
+    assert read_log(cut["log"], 0) != read_log(whole_spec["log"], 0)
+
+
+@pytest.mark.parametrize("source", ELASTIC)
+def test_four_then_two_then_one_process_see_each_sample_once_an_epoch(
+    server: JobServer, folder: Path, cache: Path, source: str
+) -> None:
+    spec = make_spec(folder, "run", source=source, every=None)
+    states: list[dict[str, str]] = []
+    found: dict[int, list[int]] = {}
+    for number, (processes, until) in enumerate([(4, 7), (2, 15), (1, 18)]):
+        part: dict[str, Any] = spec | {"until": until, "log": f"{spec['log']}.{number}"}
+        ends = values_of(run_job(server, processes, part, cache))
+        for end in ends:
+            assert end["state"] == ends[0]["state"]
+            if states:
+                assert end["there"] == states[-1]
+        states.append(ends[0]["state"])
+        for member in range(processes):
+            for step, _, indices in read_log(part["log"], member):
+                found.setdefault(step, []).extend(indices)
+    assert sorted(found) == list(range(1, 19))
+    for epoch in range(3):
+        steps = range(6 * epoch + 1, 6 * epoch + 7)
+        seen = [index for step in steps for index in found[step]]
+        assert sorted(seen) == list(range(SAMPLES))

@@ -1,0 +1,354 @@
+"""What a Run resumes, saves, refuses and warns of, in one process."""
+
+import random
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import nnx
+from jax.core import Tracer
+from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
+
+import ckpt
+from ckpt.resume import Batches, Last, Stream, every
+
+Train = Callable[..., tuple[Any, list[Any]]]
+
+
+def batch_of(seed: int, step: int) -> int:
+    return 1000 * seed + step
+
+
+def train(path: Path, until: int, **options: Any) -> tuple[Any, list[Any]]:
+    """Train a counter on batches; return its state and what it saw."""
+    data = options.pop("data", Batches(batch_of, seed=1))
+    given = options.pop("resume", {})
+    seen: list[Any] = []
+    given_options: dict[str, Any] = {"save": every(steps=2), **options}
+    with ckpt.Run(path, signals=(), **given_options) as run:
+        state, data = run.resume({"sum": np.int64(0)}, data, **given)
+        for step in run.steps(until=until):
+            batch = next(data)
+            seen.append(batch)
+            state = {"sum": state["sum"] + np.sum(batch, dtype=np.int64)}
+            run.saved(step, state, data, metrics={"sum": state["sum"]})
+    return state, seen
+
+
+def test_a_run_begins_saves_and_goes_on(memory_run: Path) -> None:
+    state, seen = train(memory_run, 5)
+    assert seen == [1000, 1001, 1002, 1003, 1004]
+    assert ckpt.steps(memory_run) == [2, 4, 5]
+    assert ckpt.open(memory_run).metrics == {"sum": int(state["sum"])}
+    state, seen = train(memory_run, 7)
+    assert seen == [1005, 1006]
+    assert state["sum"] == sum(range(1000, 1007))
+    assert type(state["sum"]) is np.int64
+    # There is nothing left to do.
+    assert train(memory_run, 7)[1] == []
+
+
+def test_the_state_can_be_read_without_a_run(memory_run: Path) -> None:
+    state, _ = train(memory_run, 4)
+    assert ckpt.restore(memory_run, select="state/**")["state"] == state
+
+
+def damage(path: Path, step: int) -> None:
+    """Flip a bit of the state's bytes in a step."""
+    (pack,) = path.glob(f"{step}-*/~packs/*/c/0")
+    data = bytearray(pack.read_bytes())
+    data[0] ^= 1
+    pack.write_bytes(data)
+
+
+def test_a_damaged_step_is_skipped_and_said_so(memory_run: Path) -> None:
+    train(memory_run, 6)
+    damage(memory_run, 6)
+    told = r"expected to resume from step 6, found it unusable \(Damaged: .*older step"
+    with pytest.warns(UserWarning, match=told):
+        state, seen = train(memory_run, 8)
+    assert seen == [1004, 1005, 1006, 1007]
+    assert state["sum"] == sum(range(1000, 1008))
+    # What was damaged is there again.
+    assert all(ckpt.verify(memory_run, step=s).ok for s in ckpt.steps(memory_run))
+
+
+def test_nothing_begins_anew_when_no_step_is_whole(memory_run: Path) -> None:
+    train(memory_run, 4)
+    for step in (2, 4):
+        damage(memory_run, step)
+    told = r"(?s)none of steps 4, 2 whole .* step 4: Damaged"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with pytest.raises(ckpt.Damaged, match=told):
+            train(memory_run, 6)
+    assert ckpt.steps(memory_run) == [2, 4]
+
+
+def test_an_older_step_is_gone_back_to_and_later_ones_are_replaced(
+    memory_run: Path,
+) -> None:
+    train(memory_run, 6)
+    state, seen = train(memory_run, 8, resume={"step": 2})
+    assert seen == [1002, 1003, 1004, 1005, 1006, 1007]
+    assert state["sum"] == sum(range(1000, 1008))
+    assert ckpt.steps(memory_run) == [2, 4, 6, 8]
+    with pytest.raises(ckpt.NotFound, match=r"expected step 3, found steps 2, 4, 6, 8"):
+        train(memory_run, 8, resume={"step": 3})
+
+
+def test_old_steps_are_pruned(memory_run: Path) -> None:
+    train(memory_run, 9, keep=ckpt.Keep(last=2))
+    assert ckpt.steps(memory_run) == [8, 9]
+
+
+@pytest.mark.parametrize(
+    ("now", "line"),
+    [
+        (Batches(batch_of, seed=2), r"seed: expected 1 \(saved\), found 2"),
+        (
+            Batches(batch_of, seed=1, batch_size=8),
+            r"batch_size: expected None \(saved\), found 8",
+        ),
+        (
+            Batches(batch_of, seed=1, name="other"),
+            r"name: expected None \(saved\), found 'other'",
+        ),
+    ],
+)
+def test_another_data_pipeline_is_refused(
+    memory_run: Path, now: Any, line: str
+) -> None:
+    train(memory_run, 2)
+    with pytest.raises(ckpt.DataMismatch, match=line):
+        train(memory_run, 4, data=now)
+
+
+def test_another_seed_is_taken_on_request(memory_run: Path) -> None:
+    train(memory_run, 2)
+    now = Batches(batch_of, seed=2)
+    with pytest.warns(UserWarning, match=r"seed: expected 1 \(saved\), found 2"):
+        _, seen = train(memory_run, 4, data=now, resume={"check_data": False})
+    assert seen == [2002, 2003]
+
+
+def test_another_config_is_warned_of(memory_run: Path) -> None:
+    train(memory_run, 2, config={"optimizer": "adamw", "rate": 0.1, "betas": (0.9, 1)})
+    told = r"optimizer: expected 'adamw' \(saved\), found 'sgd'; rate: expected 0.1"
+    with pytest.warns(UserWarning, match=told):
+        train(memory_run, 4, config={"optimizer": "sgd", "betas": (0.9, 1)})
+
+
+def test_settings_that_change_numbers_are_warned_of(memory_run: Path) -> None:
+    train(memory_run, 2)
+    told = r"jax_default_matmul_precision: expected 'None' \(saved\), found 'float32'"
+    with (
+        jax.default_matmul_precision("float32"),
+        pytest.warns(UserWarning, match=told),
+    ):
+        train(memory_run, 4)
+
+
+def test_another_optimizer_is_refused_by_its_leaves(memory_run: Path) -> None:
+    params = {"w": jnp.ones(3)}
+    before, after = optax.adam(0.1), optax.sgd(0.1, momentum=0.9)
+    with ckpt.Run(memory_run, save=None) as run:
+        state, _ = run.resume({"params": params, "opt": before.init(params)})
+        for step in run.steps(until=1):
+            run.saved(step, state)
+    with (
+        ckpt.Run(memory_run, save=None) as run,
+        pytest.raises(ckpt.StructureMismatch) as found,
+    ):
+        run.resume({"params": params, "opt": after.init(params)})
+    assert "at `state/opt/0/mu/w`" in str(found.value)
+    assert "the model or the optimizer is not the one" in str(found.value)
+
+
+def test_what_may_differ_can_be_said(memory_run: Path) -> None:
+    with ckpt.Run(memory_run, save=None) as run:
+        state, _ = run.resume({"old": jnp.ones(3), "gone": jnp.zeros(2)})
+        for step in run.steps(until=1):
+            run.saved(step, state)
+    like = {"new": jnp.zeros(3), "more": jnp.full(2, 7.0)}
+    with ckpt.Run(memory_run, save=None) as run:
+        state, _ = run.resume(
+            like, rename={"old": "new"}, missing="keep", extra="ignore"
+        )
+    np.testing.assert_array_equal(state["new"], np.ones(3))
+    np.testing.assert_array_equal(state["more"], np.full(2, 7.0))
+
+
+def test_generators_go_on(memory_run: Path) -> None:
+    def draw(rngs: dict[str, Any]) -> list[float]:
+        found = [rngs["numpy"].random(), rngs["old"].rand(), rngs["python"].random()]
+        return [*found, random.random(), np.random.rand()]
+
+    def init() -> dict[str, Any]:
+        return {
+            "numpy": np.random.Generator(np.random.Philox(3)),
+            "old": np.random.RandomState(4),
+            "python": random.Random(5),
+        }
+
+    np.random.seed(6)
+    random.seed(7)
+    with ckpt.Run(memory_run, save=None) as run:
+        state, _ = run.resume(init())
+        for step in run.steps(until=3):
+            draw(state)
+            run.saved(step, state)
+    expected = draw(state)
+    np.random.seed(8)
+    random.seed(9)
+    with ckpt.Run(memory_run, save=None) as run:
+        again, _ = run.resume(init())
+    assert draw(again) == expected
+
+
+def test_keys_scales_counters_and_averages_go_on(memory_run: Path) -> None:
+    state: Any = {
+        "typed": jax.random.split(jax.random.key(0, impl="rbg"), 2),
+        "raw": jax.random.PRNGKey(1),
+        "scale": jnp.asarray(2.0**15),
+        "big": 1 << 90,
+        "ema": jnp.ones(3, jnp.bfloat16),
+        "best": float("inf"),
+        "name": "a",
+        "nothing": None,
+    }
+    with ckpt.Run(memory_run, save=None) as run:
+        run.resume(state)
+        for step in run.steps(until=1):
+            run.saved(step, state)
+    with ckpt.Run(memory_run, save=None) as run:
+        found, _ = run.resume(state)
+    assert jax.random.key_impl(found["typed"]) == jax.random.key_impl(state["typed"])
+    np.testing.assert_array_equal(
+        jax.random.key_data(found["typed"]), jax.random.key_data(state["typed"])
+    )
+    assert found["scale"].weak_type
+    assert {k: found[k] for k in ("big", "best", "name", "nothing")} == {
+        k: state[k] for k in ("big", "best", "name", "nothing")
+    }
+
+
+def test_a_function_makes_the_state_only_where_none_is_saved(memory_run: Path) -> None:
+    mesh = jax.make_mesh((4,), ("data",), axis_types=(AxisType.Auto,))
+    made: list[bool] = []
+
+    def init() -> Any:
+        made.append(isinstance(jnp.ones(1), Tracer))  # only its shapes?
+        return {"w": jnp.arange(8.0), "key": jax.random.key(3)}
+
+    for _ in range(2):
+        with ckpt.Run(memory_run, mesh, save=None, signals=()) as run:
+            state, _ = run.resume(init)
+            for step in run.steps(until=1):
+                run.saved(step, state)
+        # A fresh state lies as a restored one does.
+        assert state["w"].sharding == NamedSharding(mesh, P())
+        assert state["key"].sharding.is_fully_replicated
+    assert made.count(False) == 1
+
+
+def test_a_model_that_can_be_called_is_no_function(memory_run: Path) -> None:
+    model = nnx.Linear(2, 3, rngs=nnx.Rngs(0))
+    state: Any = None
+    for _ in range(2):
+        with ckpt.Run(memory_run, save=None) as run:
+            state, _ = run.resume(nnx.state(model))
+            for step in run.steps(until=1):
+                run.saved(step, state)
+    np.testing.assert_array_equal(state["kernel"][...], model.kernel[...])
+
+
+def test_a_step_that_is_not_told_of_is_warned_of(memory_run: Path) -> None:
+    def train_silently(run: ckpt.Run) -> None:
+        for step in run.steps(until=3):
+            if step == 2:
+                run.saved(step, {"x": 2})
+
+    with ckpt.Run(memory_run, save=every(steps=2)) as run:
+        run.resume({"x": 1})
+        with pytest.warns(UserWarning, match=r"step 3 was not saved: what came after"):
+            train_silently(run)
+    assert ckpt.steps(memory_run) == [2]
+
+
+def test_a_step_that_no_run_saved_is_refused(memory_run: Path) -> None:
+    ckpt.save({"w": jnp.ones(2)}, None, memory_run, step=1)
+    with (
+        ckpt.Run(memory_run) as run,
+        pytest.raises(ckpt.StructureMismatch, match=r"that ckpt.Run saved .*, found w"),
+    ):
+        run.resume({"w": jnp.ones(2)})
+
+
+def test_calls_out_of_order_are_refused(memory_run: Path) -> None:
+    with ckpt.Run(memory_run, save=None) as run:
+        with pytest.raises(RuntimeError, match=r"expected resume\(\) before this"):
+            run.saved(1, {})
+        run.resume({"x": 1})
+        run.saved(1, {"x": 2})
+        with pytest.raises(ValueError, match="expected a step after 1, found 0"):
+            run.saved(0, {"x": 2})
+
+
+def test_a_save_that_failed_in_the_background_is_raised(memory_run: Path) -> None:
+    def train_on_a_broken_disk() -> None:
+        with ckpt.Run(memory_run, save=every(steps=1)) as run:
+            run.resume({"x": 1})
+            for step in run.steps(until=50):
+                if step == 3:
+                    (memory_run / "steps").rename(memory_run / "gone")
+                    (memory_run / "steps").touch()
+                run.saved(step, {"x": step})
+
+    with pytest.raises(ckpt.StoreError):
+        train_on_a_broken_disk()
+
+
+def test_a_mirror_has_all_at_the_end(memory_run: Path, disk_run: Path) -> None:
+    train(memory_run, 5, mirror=disk_run, keep_local=1)
+    assert ckpt.steps(disk_run) == [2, 4, 5]
+    assert ckpt.steps(memory_run) == [5]
+    for file in memory_run.rglob("*"):
+        if file.is_file():
+            file.unlink()
+    assert train(memory_run, 6, mirror=disk_run)[1] == [1005]
+
+
+def test_a_policy_is_a_function_of_its_arguments() -> None:
+    policy = every(steps=10, minutes=1)
+    told = [(9, 59.0), (10, 0.0), (11, 59.9), (11, 60.0), (20, 100.0)]
+    found = [policy(step, now, Last(0, 0.0)) for step, now in told]
+    assert found == [False, True, False, True, True]
+    assert not every(steps=10)(11, 1e9, Last(0, 0.0))
+    with pytest.raises(ValueError, match="expected minutes= or seconds=, found both"):
+        every(minutes=1, seconds=1)
+
+
+def test_any_function_can_be_the_policy(memory_run: Path) -> None:
+    train(memory_run, 7, save=lambda step, now, last: step - last.step == 3)
+    assert ckpt.steps(memory_run) == [3, 6, 7]
+
+
+def test_a_clock_is_an_argument(memory_run: Path) -> None:
+    times = iter(range(0, 10_000, 10))
+    train(memory_run, 8, save=every(seconds=25), clock=lambda: float(next(times)))
+    # A step asks once, a save asks again: 30 seconds behind the last save is enough.
+    assert ckpt.steps(memory_run) == [3, 6, 8]
+
+
+def test_a_loader_that_ends_begins_its_next_epoch(memory_run: Path) -> None:
+    data = Stream(range(3), batch_size=1)
+    _, first = train(memory_run, 4, data=data)
+    _, second = train(memory_run, 8, data=Stream(range(3), batch_size=1))
+    assert [x for batch in first + second for x in batch] == [0, 1, 2, 0, 1, 2, 0, 1]
