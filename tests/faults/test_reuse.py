@@ -44,7 +44,7 @@ def test_an_error_at_any_call_loses_nothing_that_is_needed(
 ) -> None:
     job = (work, [3] if work == "save" else [])
     figures = sweep_beside(
-        server, folder, killed=job, beside=None, legal=legal, stride=15, mode=mode
+        server, folder, killed=job, beside=None, legal=legal, stride=25, mode=mode
     )
     assert figures.complaints == ()
     assert figures.faults >= 2
