@@ -14,12 +14,19 @@ from tests.resume._train import read_log
 CASES = [(style, "batches") for style in STYLES] + [
     ("plain", source) for source in SOURCES if source != "batches"
 ]
+NEEDS = {
+    "torchdata": ("torch", "torchdata"),
+    "datasets": ("datasets",),
+    "datasets-map": ("datasets",),
+}
 
 
 @pytest.mark.parametrize(("style", "source"), CASES)
 def test_a_killed_run_goes_on_bit_for_bit(
     server: JobServer, folder: Path, cache: Path, style: str, source: str
 ) -> None:
+    for package in NEEDS.get(source, ()):
+        pytest.importorskip(package, reason="needs the extra data")
     case = {"style": style, "source": source}
     whole_spec = make_spec(folder, "whole", **case)
     (whole,) = values_of(run_job(server, 1, whole_spec, cache))
