@@ -5,7 +5,6 @@ The unsafe ones leave out one of the things that keep an object where it is need
 
 import contextlib
 import json
-import os
 import shutil
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -57,18 +56,6 @@ def prune_what_others_need(run: str, last: int = 1) -> None:
     """Unsafe: whole folders go, whoever needs objects of them."""
     with mock.patch("ckpt._commit.find_needed", return_value=frozenset()):
         prune(run, last)
-
-
-def prune_all_that_others_need(run: str, stop: str, last: int) -> None:
-    """Unsafe: the same over and over again."""
-    while not os.path.exists(stop):
-        prune_what_others_need(run, last)
-
-
-def save_many_unnoted(run: str, first: int, count: int, stop: str) -> None:
-    """Unsafe: nobody can see what these saves need."""
-    with unnoted():
-        save_many(run, first, count, stop)
 
 
 def save_unnoted(run: str, step: int) -> None:
@@ -190,16 +177,14 @@ def race(
     folder: Path,
     *,
     saves: int,
-    saver: str = "save_many",
-    pruner: str = "prune_all",
 ) -> RaceFigures:
     """Save step after step while two others prune; what is left must be whole."""
     run, stop = folder / "run", str(folder / "stop")
     save(str(run), 1)
     outcomes = server.run(
-        Job(f"{JOBS}:{saver}", (str(run), 2, saves, stop), timeout=300),
+        Job(f"{JOBS}:save_many", (str(run), 2, saves, stop), timeout=300),
         *(
-            Job(f"{JOBS}:{pruner}", (str(run), stop, last), timeout=300)
+            Job(f"{JOBS}:prune_all", (str(run), stop, last), timeout=300)
             for last in (1, 2)
         ),
     )

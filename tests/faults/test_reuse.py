@@ -76,11 +76,13 @@ def test_saves_that_reuse_beside_two_prunes_lose_nothing(
     assert figures.ends["reusing"] >= 1
 
 
-def test_unsafe_prunes_are_found_out(server: ForkServer, folder: Path) -> None:
-    figures = race(server, folder, saves=6, pruner="prune_all_that_others_need")
-    assert figures.complaints
-
-
-def test_saves_that_nobody_sees_are_found_out(server: ForkServer, folder: Path) -> None:
-    figures = race(server, folder, saves=6, saver="save_many_unnoted")
-    assert figures.complaints
+@pytest.mark.parametrize(
+    ("job", "args"), [("prune_what_others_need", []), ("save_unnoted", [3])]
+)
+def test_a_sweep_finds_out_what_lets_needed_objects_go(
+    server: ForkServer, folder: Path, job: str, args: list[object]
+) -> None:
+    figures = sweep_beside(
+        server, folder, killed=(job, args), beside=None, legal=BOTH, stride=40
+    )
+    assert any("Damaged" in complaint for complaint in figures.complaints)
