@@ -4,16 +4,18 @@
 # 0 is done, 85 is "saved, start me again"; anything else is a failure, of which so many
 # (RESTARTS, default 10) in a row are put up with, unless the run goes on in between.
 failures=0
-while :; do
+child=
+# A signal to this script is the training's, which saves and ends with 85.
+trap 'told=1; stop=1; kill -TERM "$child" 2>/dev/null' TERM INT
+trap 'told=1; kill -USR1 "$child" 2>/dev/null' USR1
+while [ -z "${stop:-}" ]; do
   began=$(date +%s)
   "$@" &
   child=$!
-  # A signal to this script is the training's, which saves and ends with 85.
-  trap 'kill -TERM "$child" 2>/dev/null; stop=1' TERM INT
-  trap 'kill -USR1 "$child" 2>/dev/null' USR1
-  wait "$child"
-  code=$?
-  while kill -0 "$child" 2>/dev/null; do
+  # A trap interrupts the wait, which has no exit code then: it is repeated.
+  told=1
+  while [ -n "$told" ]; do
+    told=
     wait "$child"
     code=$?
   done
@@ -29,3 +31,4 @@ while :; do
     sleep "${PAUSE:-10}"
   fi
 done
+exit 85

@@ -29,6 +29,7 @@ from tests.faults._sweeps import (
 from tests.jobs._kills import How, strike_saves
 from tests.jobs._matrix import MODULES as JOB_MODULES, run_matrix
 from tests.jobs._trees import KINDS
+from tests.resume._soak import MODULES as SOAK_MODULES, soak as strike_training
 from tests.stores._campaign import stores
 from tests.stores._drains import drains
 
@@ -167,6 +168,12 @@ def reuse() -> Iterator[Line]:
         yield "60 saves beside two prunes", str(raced), raced.complaints
 
 
+def soak() -> Iterator[Line]:
+    with JobServer(*SOAK_MODULES) as server, in_memory() as folder:
+        found = strike_training(server, Path(folder), strikes=60, seed=5)
+    yield "60 kills and preemptions of one training", str(found), found.complaints
+
+
 CAMPAIGNS: dict[str, Callable[[], Iterator[Line]]] = {
     "kill": kill,
     "errors": errors,
@@ -176,6 +183,7 @@ CAMPAIGNS: dict[str, Callable[[], Iterator[Line]]] = {
     "jobs": jobs,
     "stores": stores,
     "drains": drains,
+    "soak": soak,
     "reuse": reuse,
 }
 
