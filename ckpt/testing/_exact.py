@@ -70,7 +70,7 @@ def assert_resume_exact(
         }
         first = _train(spec, "first", folder, timeout)
         second = _train(spec, "second", folder, timeout)
-    _compare(first, second, steps)
+    compare_records(first, second, steps)
 
 
 def _read_config() -> dict[str, Any]:
@@ -110,7 +110,10 @@ def _train(
     return json.loads(record.read_text())
 
 
-def _compare(first: dict[str, Any], second: dict[str, Any], steps: int) -> None:
+def compare_records(
+    first: dict[str, Any], second: dict[str, Any], steps: int
+) -> None:
+    """Raise AssertionError where the records of the two processes part."""
     whole, part, resumed = first["whole"], first["part"], second["part"]
     _expect_equal(
         "two trainings from the start to be equal",

@@ -11,6 +11,8 @@ from tests.resume._pipelines import ELASTIC, SAMPLES, SOURCES
 from tests.resume._styles import STYLES
 from tests.resume._train import read_log
 
+pytestmark = pytest.mark.campaign
+
 CASES = [(style, "batches") for style in STYLES] + [
     ("plain", source) for source in SOURCES if source != "batches"
 ]

@@ -29,6 +29,7 @@ def read_losses(log: Path) -> dict[int, str]:
     return found
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_an_example_goes_on_after_a_kill(
     server: JobServer, folder: Path, cache: Path, name: str

@@ -1,6 +1,5 @@
 """What users are told when their training does not resume exactly, and when it does."""
 
-import itertools
 from typing import Any
 
 import jax
@@ -10,10 +9,8 @@ import pytest
 
 from ckpt.resume import Batches
 from ckpt.testing import assert_resume_exact
+from ckpt.testing._exact import compare_records
 from ckpt.testing._record import find_difference, show_leaves
-
-_calls = itertools.count()
-
 
 def init() -> Any:
     return {"w": jnp.zeros(3), "key": jax.random.key(0), "count": 0}
@@ -38,12 +35,6 @@ def train_step(state: Any, batch: Any) -> Any:
     return {"w": w, "key": key, "count": state["count"] + 1}, jnp.sum(w)
 
 
-def train_with_a_counter_outside(state: Any, batch: Any) -> Any:
-    # Two trainings from the start see another one: what is compared first.
-    state, loss = train_step(state, batch)
-    return state | {"w": state["w"] * 2.0 ** -next(_calls)}, loss
-
-
 def train_with_a_memory_outside(state: Any, batch: Any) -> Any:
     """Goes wrong in a fresh process alone: the first step of each remembers."""
     state, loss = train_step(state, batch)
@@ -66,10 +57,36 @@ def test_what_lives_outside_of_the_state_is_found() -> None:
         assert_resume_exact(train_with_a_memory_outside, init, data, steps=2)
 
 
-def test_training_that_is_not_repeatable_is_found() -> None:
-    told = r"(?s)two trainings from the start to be equal, found .*step 2: returned/0`"
+def record(*losses: float) -> dict[str, Any]:
+    """Return what a training records that starts where the last one ended."""
+    steps = [{"batch": {}, "returned": show_leaves((loss,))} for loss in losses]
+    return {"seen": steps, "there": {"w": "1"}, "state": {"w": "2"}}
+
+
+@pytest.mark.parametrize(
+    ("whole", "part", "resumed", "told"),
+    [
+        ((1, 2, 3, 4), (1, 9), (3, 4), r"two trainings .* 9 .* `step 2: returned/0`"),
+        ((1, 2, 3, 4), (1, 2), (3, 9), r"as if it had not .* 9 .* `step 4: returned/0`"),
+    ],
+)
+def test_the_first_step_that_differs_is_named(
+    whole: Any, part: Any, resumed: Any, told: str
+) -> None:
+    first = {"whole": record(*whole), "part": record(*part)}
     with pytest.raises(AssertionError, match=told):
-        assert_resume_exact(train_with_a_counter_outside, init, data, steps=2)
+        compare_records(first, {"part": record(*resumed)}, 2)
+
+
+def test_a_state_that_is_restored_otherwise_is_named() -> None:
+    same = record(1, 2)
+    first = {"whole": record(1, 2, 1, 2), "part": same}
+    compare_records(first, {"part": same}, 2)
+    other = same | {"there": {"w": "7"}}
+    with pytest.raises(AssertionError, match=r"restored at step 2 .* 7 .* at `w`"):
+        compare_records(first, {"part": other}, 2)
+    with pytest.raises(AssertionError, match=r"after step 4 .* 7 .* at `w`"):
+        compare_records(first, {"part": same | {"state": {"w": "7"}}}, 2)
 
 
 def test_functions_that_no_module_names_are_refused() -> None:
