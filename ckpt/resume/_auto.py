@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from dataclasses import dataclass, field
 
 import jax
 
+from .._errors import CkptError
+from ._choose import Place
+from ._goodput import goodput
 from ._interval import choose_interval
 from ._policy import Last
 
 _FIRST_SECONDS = 60.0
 """When the first save is made, which measures what one costs."""
-
-_HOUR = 3600.0
 
 
 @dataclass(slots=True)
@@ -47,13 +49,15 @@ class Auto:
         )
         return chosen.seconds
 
+    def see_past(self, place: Place) -> None:
+        """Take the failures that the run's logs tell of, if they can be read."""
+        with contextlib.suppress(CkptError):
+            past = goodput(place.url, store_options=place.store_options)
+            self.failures, self.seconds = past.failures, past.wall
+
     def see_stall(self, seconds: float) -> None:
-        """Take how long a save kept the training waiting; the first is the slowest."""
-        self.stall = (
-            seconds
-            if self.stall is None
-            else min(self.stall, seconds) / 2 + seconds / 2
-        )
+        """Take how long a save kept the training waiting: newer ones count more."""
+        self.stall = seconds if self.stall is None else (self.stall + seconds) / 2
 
     def see_write(self, seconds: float) -> None:
         """Take how long a save took in all."""

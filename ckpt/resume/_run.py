@@ -192,6 +192,9 @@ class Run:
         """
         began = time.monotonic()
         log = self._open_log()
+        auto = self._policy if isinstance(self._policy, Auto) else None
+        if auto is not None and jax.process_index() == 0:
+            auto.see_past(self._place)
         stream = None if data is None else open_stream(data)
         told = tell(self.config, stream, self.mesh, jax.process_count())
 
@@ -213,7 +216,6 @@ class Run:
             stream = go_on(self._place, resumed.saved, stream)
         self._stream, self.step = stream, number
         self._last = Last(number, self._clock())
-        auto = self._policy if isinstance(self._policy, Auto) else None
         self._saver = Saver(
             self._place,
             self.mesh,

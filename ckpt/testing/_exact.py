@@ -110,9 +110,7 @@ def _train(
     return json.loads(record.read_text())
 
 
-def compare_records(
-    first: dict[str, Any], second: dict[str, Any], steps: int
-) -> None:
+def compare_records(first: dict[str, Any], second: dict[str, Any], steps: int) -> None:
     """Raise AssertionError where the records of the two processes part."""
     whole, part, resumed = first["whole"], first["part"], second["part"]
     _expect_equal(

@@ -28,6 +28,7 @@ from tests.faults._sweeps import (
 )
 from tests.jobs._kills import How, strike_saves
 from tests.jobs._matrix import MODULES as JOB_MODULES, run_matrix
+from tests.jobs._reuse import STOPPED, STOPS, stop_beside
 from tests.jobs._trees import KINDS
 from tests.resume._soak import MODULES as SOAK_MODULES, soak as strike_training
 from tests.stores._campaign import stores
@@ -166,6 +167,18 @@ def reuse() -> Iterator[Line]:
         with in_memory() as folder:
             raced = race_reusing(server, Path(folder), saves=60)
         yield "60 saves beside two prunes", str(raced), raced.complaints
+    with JobServer(*JOB_MODULES) as jobs_server:
+        for name, (stopped, other) in STOPS.items():
+            with in_memory() as folder:
+                raced = stop_beside(
+                    jobs_server,
+                    Path(folder),
+                    stopped=stopped,
+                    beside=other,
+                    legal=STOPPED,
+                    stride=2,
+                )
+            yield f"stopped: {name}", str(raced), raced.complaints
 
 
 def soak() -> Iterator[Line]:

@@ -12,12 +12,26 @@ from tests._harness.forkserver import Fault
 from tests._harness.jobs import JobServer, Setup, wait_until
 from tests.faults._oracle import State
 from tests.faults._races import Figures
-from tests.faults._reuse import JOBS, find_complaint, make_run
+from tests.faults._reuse import JOBS, drop, find_complaint, make_run, save
 
 _LOCKED_SECONDS = 0.5
 """The one that is stopped may hold the lock that the other waits for."""
 
 _MET_SECONDS = 3.0
+
+Stop = tuple[tuple[str, list[Any]], Callable[[str], object]]
+
+STOPPED: list[State] = [{2: 2}, {1: 1, 2: 2}, {}]
+STOPS: dict[str, Stop] = {
+    "save": (("save", [2]), lambda run: drop(run, [1])),
+    "prune": (("drop", [[1]]), lambda run: save(run, 2)),
+    "overwrite": (("save", [1, True]), lambda run: save(run, 2)),
+    "save beside an overwrite": (
+        ("save", [2]),
+        lambda run: save(run, 1, overwrite=True),
+    ),
+}
+"""What is stopped, and what is done meanwhile, in a run of one step."""
 
 
 def stop_beside(

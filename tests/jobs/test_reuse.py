@@ -9,7 +9,7 @@ import ckpt
 from tests._harness.jobs import JobServer, Setup
 from tests.faults._reuse import drop, save
 from tests.jobs._matrix import WORK, find_failed
-from tests.jobs._reuse import stop_beside
+from tests.jobs._reuse import STOPPED, STOPS, stop_beside
 
 
 def test_jobs_reuse_what_any_process_wrote(server: JobServer, folder: Path) -> None:
@@ -42,28 +42,18 @@ def test_jobs_reuse_what_any_process_wrote(server: JobServer, folder: Path) -> N
 
 
 @pytest.mark.campaign
-@pytest.mark.parametrize(
-    ("stopped", "beside"),
-    [
-        (("save", [2]), lambda run: drop(run, [1])),
-        (("drop", [[1]]), lambda run: save(run, 2)),
-        (("save", [1, True]), lambda run: save(run, 2)),
-        (("save", [2]), lambda run: save(run, 1, overwrite=True)),
-    ],
-    ids=["save", "prune", "overwrite", "save beside an overwrite"],
-)
+@pytest.mark.parametrize(("stopped", "beside"), STOPS.values(), ids=STOPS)
 def test_one_may_stop_at_any_call_while_the_other_works(
     server: JobServer,
     folder: Path,
     stopped: tuple[str, list[object]],
     beside: Callable[[str], object],
 ) -> None:
-    legal = [{2: 2}, {1: 1, 2: 2}, {}]
     figures = stop_beside(
-        server, folder, stopped=stopped, beside=beside, legal=legal, stride=5
+        server, folder, stopped=stopped, beside=beside, legal=STOPPED, stride=17
     )
     assert figures.complaints == ()
-    assert figures.ends["returned"] > 5
+    assert figures.ends["returned"] > 1
 
 
 def test_a_save_that_nobody_sees_is_found_out(server: JobServer, folder: Path) -> None:

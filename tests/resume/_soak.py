@@ -53,13 +53,15 @@ def soak(
     starts: list[tuple[int, int]] = []
     known: set[int] = set()
     until = 1_000_000
-    began = time.time()
+    began = 0.0
     for number in range(strikes + 1):
         processes = SIZES[number % len(SIZES)]
         if number == strikes:
             until = max(known, default=0) + 10
         spec = _spec(folder, "run", number, until=until, every=every, pause=0.01)
         with start_job(server, processes, cache) as job:
+            # The clock begins with the first process that trains, as its log does.
+            began = began or time.time()
             job.begin(TRAIN, spec)
             kind = "end"
             if number < strikes:

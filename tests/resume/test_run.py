@@ -1,5 +1,7 @@
 """What a Run resumes, saves, refuses and warns of, in one process."""
 
+import itertools
+import json
 import random
 import warnings
 from collections.abc import Callable
@@ -17,6 +19,8 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 
 import ckpt
 from ckpt.resume import Batches, Last, Stream, every
+from ckpt.resume._auto import Auto
+from ckpt.resume._choose import Place
 
 Train = Callable[..., tuple[Any, list[Any]]]
 
@@ -352,3 +356,35 @@ def test_a_loader_that_ends_begins_its_next_epoch(memory_run: Path) -> None:
     _, first = train(memory_run, 4, data=data)
     _, second = train(memory_run, 8, data=Stream(range(3), batch_size=1))
     assert [x for batch in first + second for x in batch] == [0, 1, 2, 0, 1, 2, 0, 1]
+
+
+def test_auto_measures_once_and_then_saves_as_often_as_pays(memory_run: Path) -> None:
+    times = itertools.count(0.0, 20.0)
+    train(memory_run, 30, save="auto", clock=lambda: next(times))
+    # The first after a minute, to measure; then minutes apart, as little ever fails.
+    found = ckpt.steps(memory_run)
+    assert (found[0], found[-1]) == (3, 30)
+    assert found[1] > 4
+
+
+def test_failures_of_earlier_starts_count(memory_run: Path) -> None:
+    (memory_run / "events").mkdir(parents=True)
+    for began in range(4):
+        lines = [
+            {"t": 1e9 + 100 * began + t, "m": t, "event": event, **more}
+            for t, event, more in [
+                (0.0, "start", {"process": 0, "processes": 1}),
+                (1.0, "resume", {"step": 0, "seconds": 1.0}),
+                (50.0, "step", {"step": 9}),
+            ]
+        ]
+        text = "".join(json.dumps(line) + "\n" for line in lines)
+        (memory_run / f"events/{10**12 + began}-0.jsonl").write_text(text)
+    auto = Auto()
+    auto.see_past(Place(memory_run, None, 60.0, None))
+    # The newest is the start that asks.
+    assert auto.failures == 3
+    assert auto.seconds == pytest.approx(350.0)
+    auto.see_stall(1.0)
+    calm = Auto(stall=1.0)
+    assert auto.interval < calm.interval

@@ -12,6 +12,7 @@ from ckpt.testing import assert_resume_exact
 from ckpt.testing._exact import compare_records
 from ckpt.testing._record import find_difference, show_leaves
 
+
 def init() -> Any:
     return {"w": jnp.zeros(3), "key": jax.random.key(0), "count": 0}
 
@@ -67,7 +68,12 @@ def record(*losses: float) -> dict[str, Any]:
     ("whole", "part", "resumed", "told"),
     [
         ((1, 2, 3, 4), (1, 9), (3, 4), r"two trainings .* 9 .* `step 2: returned/0`"),
-        ((1, 2, 3, 4), (1, 2), (3, 9), r"as if it had not .* 9 .* `step 4: returned/0`"),
+        (
+            (1, 2, 3, 4),
+            (1, 2),
+            (3, 9),
+            r"as if it had .* 9 .* `step 4: returned/0`",
+        ),
     ],
 )
 def test_the_first_step_that_differs_is_named(
