@@ -385,6 +385,6 @@ def test_failures_of_earlier_starts_count(memory_run: Path) -> None:
     # The newest is the start that asks.
     assert auto.failures == 3
     assert auto.seconds == pytest.approx(350.0)
-    auto.see_stall(1.0)
-    calm = Auto(stall=1.0)
+    auto.see_stall(0.1)
+    calm = Auto(stall=0.1)
     assert auto.interval < calm.interval
