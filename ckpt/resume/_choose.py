@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -25,6 +24,7 @@ from .._together import spans_processes
 from ._rng import pack_rngs, set_global_rngs, unpack_rngs
 from ._stream import Stream
 from ._tree import STATE, Saved, read_saved
+from ._warn import warn_caller
 
 T = TypeVar("T")
 
@@ -198,9 +198,7 @@ def _list(numbers: list[int]) -> str:
 
 
 def _warn_skipped(place: Place, step: int, why: str) -> None:
-    warnings.warn(
+    warn_caller(
         f"expected to resume from step {step}, found it unusable ({why}) - in "
-        f"{place.url}: an older step is tried",
-        UserWarning,
-        stacklevel=5,
+        f"{place.url}: an older step is tried"
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import warnings
 from collections.abc import Mapping
 from typing import Any, cast
 
@@ -13,9 +12,9 @@ from ._fingerprint import compare_fingerprints
 from ._settings import compare_values, describe_settings
 from ._stream import Stream
 from ._tree import Saved, describe_mesh
+from ._warn import warn_caller
 
 _log = logging.getLogger("ckpt")
-_STACK = 7
 
 
 def check_config(config: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -93,8 +92,4 @@ def _mapping(value: Any) -> dict[str, Any]:
 
 
 def _warn(what: str, lines: list[str], effect: str) -> None:
-    warnings.warn(
-        f"{what}, found others: {'; '.join(lines)} - {effect}",
-        UserWarning,
-        stacklevel=_STACK,
-    )
+    warn_caller(f"{what}, found others: {'; '.join(lines)} - {effect}")
