@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 
 import jax
 
+from ._goodput import count_failures
+from ._history import History
 from ._interval import choose_interval
 from ._policy import Last
 
@@ -46,6 +48,11 @@ class Auto:
             hosts=jax.process_count(),
         )
         return chosen.seconds
+
+    def see_history(self, history: History) -> None:
+        """Take what the run's logs tell of this start and those before it."""
+        self.failures = count_failures(history.logs)
+        self.seconds = sum(log.seconds for log in history.logs)
 
     def see_stall(self, seconds: float) -> None:
         """Take how long a save kept the training waiting; the first is the slowest."""
