@@ -229,6 +229,7 @@ class Run:
             self._options,
             log,
             auto,
+            number,
             later,
             later.difference(skipped),
         )

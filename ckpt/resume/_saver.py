@@ -31,8 +31,9 @@ _log = logging.getLogger("ckpt")
 class Saver:
     """Saves the trees of one run, in order.
 
-    `options` are `ckpt.save`'s. Steps `later` than the one resumed are overwritten;
-    those `abandoned` of them are removed once a save has taken another way.
+    `options` are `ckpt.save`'s; `last` is the step that was resumed or saved last.
+    Steps `later` than the one resumed are overwritten; those `abandoned` of them are
+    removed once a save has taken another way.
     """
 
     place: Place
@@ -42,6 +43,7 @@ class Saver:
     options: Mapping[str, Any]
     log: EventLog
     auto: Auto | None
+    last: int
     later: frozenset[int] = frozenset()
     abandoned: frozenset[int] = frozenset()
     pending: Future[Checkpoint] | None = field(default=None, init=False)
@@ -56,6 +58,9 @@ class Saver:
             "step": step,
             "metrics": metrics,
             "overwrite": step in self.later,
+            # The newest step, whose objects would be named, must be one of this way: of
+            # a later one it is not known that they are whole.
+            "reuse": self.options["reuse"] and max(self.later, default=0) <= self.last,
         }
         try:
             if why in ("stop", "last"):
@@ -69,6 +74,7 @@ class Saver:
             self.log.add("failed_save", step=step, error=str(error))
             raise
         self.later -= {step}
+        self.last = step
         stall = time.monotonic() - began
         if self.auto is not None:
             self.auto.see_stall(stall)
