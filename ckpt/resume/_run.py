@@ -233,6 +233,9 @@ class Run:
             later,
             later.difference(skipped),
         )
+        if self._sync is not None:
+            # Resumed once more: the thread of the last time must not outlive the block.
+            self._sync.close()
         self._sync = SyncPoints(number)
         for why in self._early:
             self._sync.ask(why)
