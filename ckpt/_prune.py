@@ -6,7 +6,7 @@ import contextlib
 import math
 import time
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from ._catalog import PathLike, committed_steps, locate, open_step
@@ -126,15 +126,28 @@ def prune(
     """
     if keep is not None and not isinstance(keep, Keep):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise TypeError(f"expected keep=ckpt.Keep(...), found {keep!r:.80}")
-    dropped = sorted(set(drop))
     run = locate(path, store_options)
+    return prune_run(run, keep=keep, drop=drop, orphan_age=orphan_age, clock=clock)
+
+
+def prune_run(
+    run: Store,
+    *,
+    keep: Keep | None = None,
+    drop: Iterable[int] = (),
+    aside: Collection[int] = (),
+    orphan_age: float = ORPHAN_AGE,
+    clock: Callable[[], float] = time.time,
+) -> list[Removed]:
+    """Do what `prune` says; steps put `aside` stay, and no rule counts them."""
+    dropped = sorted(set(drop))
     known = committed_steps(run)
     absent = [s for s in dropped if s not in known]
     if absent:
         raise NotFound(f"expected steps to drop, found no {absent} - in {run.url}")
     doomed = set(dropped)
     if keep is not None and known:
-        rest = [s for s in known if s not in doomed]
+        rest = [s for s in known if s not in doomed and s not in aside]
         metrics = {step: _metric_of(run, keep, step) for step in rest}
         awaited = {a.step for a in find_awaited(run) if not a.done}
         doomed |= set(rest) - choose_kept(rest, keep, metrics.get) - awaited
@@ -143,7 +156,7 @@ def prune(
                 f"expected the metric {keep.best[0]!r} in a step, found it in none "
                 f"- in {run.url}: no step is removed before one has it",
                 UserWarning,
-                stacklevel=2,
+                stacklevel=3,
             )
     gone: list[tuple[int, list[tuple[int, str]]]] = []
     for step in sorted(doomed):

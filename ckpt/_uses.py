@@ -51,9 +51,13 @@ def has_use(run: Store, step: int, commit: str) -> bool:
 
 def refuse_unnoted(run: Store, attempt: Attempt) -> None:
     """Refuse to commit what nobody would keep objects for any more."""
-    if not has_use(run, attempt.step, attempt.commit):
+    # A prune that has doomed the attempt removes what it needs before its notes.
+    if not (
+        is_live(run, attempt.step, attempt.commit)
+        and has_use(run, attempt.step, attempt.commit)
+    ):
         raise StoreError(
-            f"expected the note of what step {attempt.step} reuses, found it removed - "
+            f"expected the notes of what step {attempt.step} reuses, found them gone - "
             f"in {run.url}: nothing was committed; let prune(orphan_age=) leave live "
             "saves alone, and save again"
         )

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from dataclasses import dataclass, field
 
 import jax
 
-from .._errors import CkptError
-from ._choose import Place
-from ._goodput import goodput
+from ._goodput import count_failures
+from ._history import History
 from ._interval import choose_interval
 from ._policy import Last
 
@@ -49,11 +47,10 @@ class Auto:
         )
         return chosen.seconds
 
-    def see_past(self, place: Place) -> None:
-        """Take the failures that the run's logs tell of, if they can be read."""
-        with contextlib.suppress(CkptError):
-            past = goodput(place.url, store_options=place.store_options)
-            self.failures, self.seconds = past.failures, past.wall
+    def see_history(self, history: History) -> None:
+        """Take what the run's logs tell of this start and those before it."""
+        self.failures = count_failures(history.logs)
+        self.seconds = sum(log.seconds for log in history.logs)
 
     def see_stall(self, seconds: float) -> None:
         """Take how long a save kept the training waiting: newer ones count more."""

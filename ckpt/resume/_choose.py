@@ -19,6 +19,7 @@ from .._errors import (
 )
 from .._job import Post, joined
 from .._restore import restore
+from .._store import Store
 from .._store_options import GivenOptions
 from .._together import spans_processes
 from ._rng import pack_rngs, set_global_rngs, unpack_rngs
@@ -41,10 +42,19 @@ class Place:
     barrier_timeout: float
     store_options: GivenOptions | None
 
+    def open(self) -> Store:
+        """Return the run's store."""
+        return locate(self.path, self.store_options)
+
+    def open_all(self) -> list[Store]:
+        """Return the run's store, and its mirror's if there is one."""
+        far = [] if self.mirror is None else [locate(self.mirror, self.store_options)]
+        return [self.open(), *far]
+
     @property
     def url(self) -> str:
         """The run's place, as messages name it."""
-        return locate(self.path, self.store_options).url
+        return self.open().url
 
 
 @dataclass(frozen=True, slots=True)

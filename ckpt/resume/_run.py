@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 import warnings
@@ -11,8 +12,9 @@ from typing import Any, Literal, Self
 
 import jax
 
-from .._catalog import PathLike, locate
+from .._catalog import PathLike
 from .._drain import KEEP_LOCAL
+from .._errors import CkptError
 from .._job import BARRIER_SECONDS
 from .._prune import Keep
 from .._store_options import GivenOptions
@@ -20,6 +22,7 @@ from .._target import Specs
 from ._auto import Auto
 from ._choose import Place, go_on, load_newest
 from ._events import EventLog
+from ._history import read_history
 from ._notice import SIGNALS, Notices, Source
 from ._policy import Every, Last, Policy
 from ._saver import Saver
@@ -139,7 +142,7 @@ class Run:
         try:
             # One that failed does not try to save, nor to wait for the others.
             if error is None and self._saver is not None:
-                self._saver.finish()
+                self._saver.finish(stopped=self.stopped)
         except BaseException:
             why = "failed"
             raise
@@ -192,9 +195,6 @@ class Run:
         """
         began = time.monotonic()
         log = self._open_log()
-        auto = self._policy if isinstance(self._policy, Auto) else None
-        if auto is not None and jax.process_index() == 0:
-            auto.see_past(self._place)
         stream = None if data is None else open_stream(data)
         told = tell(self.config, stream, self.mesh, jax.process_count())
 
@@ -216,6 +216,11 @@ class Run:
             stream = go_on(self._place, resumed.saved, stream)
         self._stream, self.step = stream, number
         self._last = Last(number, self._clock())
+        auto = self._policy if isinstance(self._policy, Auto) else None
+        if auto is not None and not jax.process_index():
+            # Without the log the prior stands.
+            with contextlib.suppress(CkptError):
+                auto.see_history(read_history(self._place.open()))
         self._saver = Saver(
             self._place,
             self.mesh,
@@ -224,8 +229,13 @@ class Run:
             self._options,
             log,
             auto,
+            number,
             later,
+            later.difference(skipped),
         )
+        if self._sync is not None:
+            # Resumed once more: the thread of the last time must not outlive the block.
+            self._sync.close()
         self._sync = SyncPoints(number)
         for why in self._early:
             self._sync.ask(why)
@@ -350,7 +360,7 @@ class Run:
 
     def _open_log(self) -> EventLog:
         if self._log is None:
-            run = locate(self.path, self._place.store_options)
+            run = self._place.open()
             self._log = EventLog.open(
                 run,
                 process=jax.process_index(),

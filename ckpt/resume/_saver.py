@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+import warnings
 from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -12,10 +13,12 @@ from typing import Any
 
 import jax
 
+from .._catalog import committed_steps
 from .._checkpoint import Checkpoint
 from .._drain import drain
 from .._errors import CkptError
-from .._prune import Keep, prune
+from .._pending import wait_until_idle
+from .._prune import Keep, prune_run
 from .._save import save, save_async
 from ._auto import Auto
 from ._choose import Place
@@ -28,7 +31,9 @@ _log = logging.getLogger("ckpt")
 class Saver:
     """Saves the trees of one run, in order.
 
-    `options` are `ckpt.save`'s; steps `later` than the one resumed are overwritten.
+    `options` are `ckpt.save`'s; `last` is the step that was resumed or saved last.
+    Steps `later` than the one resumed are overwritten; those `abandoned` of them are
+    removed once a save has taken another way.
     """
 
     place: Place
@@ -38,7 +43,9 @@ class Saver:
     options: Mapping[str, Any]
     log: EventLog
     auto: Auto | None
+    last: int
     later: frozenset[int] = frozenset()
+    abandoned: frozenset[int] = frozenset()
     pending: Future[Checkpoint] | None = field(default=None, init=False)
 
     def save(
@@ -51,6 +58,9 @@ class Saver:
             "step": step,
             "metrics": metrics,
             "overwrite": step in self.later,
+            # The newest step, whose objects would be named, must be one of this way: of
+            # a later one it is not known that they are whole.
+            "reuse": self.options["reuse"] and max(self.later, default=0) <= self.last,
         }
         try:
             if why in ("stop", "last"):
@@ -64,22 +74,39 @@ class Saver:
             self.log.add("failed_save", step=step, error=str(error))
             raise
         self.later -= {step}
+        self.last = step
         stall = time.monotonic() - began
         if self.auto is not None:
             self.auto.see_stall(stall)
         self.log.add("save", step=step, stall=stall, reason=why)
         self.log.flush()
 
-    def finish(self) -> None:
-        """Wait for what is pending, and bring to the mirror what it is owed."""
+    def finish(self, *, stopped: bool) -> None:
+        """Wait for what is pending, and bring to the mirror what it is owed.
+
+        A run that was `stopped` goes on, and with it the mirror's copies: what it does
+        not take now is only warned of.
+        """
         if self.pending is not None:
             self.pending.result()
-        if self.place.mirror is not None:
+            # What is told and pruned after a commit is not in its future.
+            wait_until_idle(self.place.url, what="save")
+        if self.place.mirror is None:
+            return
+        try:
             drain(
                 self.place.url,
                 self.place.mirror,
                 keep_local=self.keep_local,
                 store_options=self.place.store_options,
+            )
+        except CkptError as error:
+            if not stopped:
+                raise
+            warnings.warn(
+                f"expected the mirror {self.place.mirror} to take what it is owed, "
+                f"found {error} - the next start goes on",
+                stacklevel=3,
             )
 
     def _see(self, step: int, began: float, done: Future[Checkpoint]) -> None:
@@ -96,10 +123,24 @@ class Saver:
         if self.auto is not None:
             self.auto.see_write(seconds)
         self.log.add("saved", step=step, seconds=seconds, bytes=done.nbytes)
-        if self.keep is not None and jax.process_index() == 0:
-            try:
-                options = self.place.store_options
-                prune(self.place.path, keep=self.keep, store_options=options)
-            except CkptError as error:
-                # The step is saved; the next one prunes again.
-                _log.warning("expected to prune %s, found %s", self.place.url, error)
+        if jax.process_index():
+            return
+        self.abandoned -= {step}
+        try:
+            self._prune(step)
+        except CkptError as error:
+            # The step is saved; the next one prunes again.
+            _log.warning("expected to prune %s, found %s", self.place.url, error)
+
+    def _prune(self, step: int) -> None:
+        """Remove what training has gone back behind, then what `keep` does not keep.
+
+        A newer step that could not be loaded must not push out those that can be.
+        """
+        if self.abandoned:
+            for run in self.place.open_all():
+                prune_run(run, drop=self.abandoned.intersection(committed_steps(run)))
+            self.abandoned = frozenset()
+        if self.keep is not None:
+            aside = [number for number in self.later if number > step]
+            prune_run(self.place.open(), keep=self.keep, aside=aside)

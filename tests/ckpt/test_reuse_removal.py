@@ -2,16 +2,17 @@
 
 import time
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
 
 import ckpt
 from ckpt._errors import StoreError
-from ckpt._notes import Attempt, note_attempt
+from ckpt._notes import Attempt, doom_note, note_attempt
 from ckpt._reuse import refuse_absent
-from ckpt._store import open_store
-from ckpt._uses import note_use
+from ckpt._store import Store, open_store
+from ckpt._uses import note_use, refuse_unnoted
 from tests.ckpt.test_reuse import FROZEN, count_bytes, files, folder_of, same, save
 
 ADAPTER = 512 * 1024 * 4
@@ -155,6 +156,22 @@ def test_what_is_gone_is_not_committed(run: Path) -> None:
     for wrong in ((*place[:2], place[2] - 1), (folder.name, "base/w/c/0/1", 1)):
         with pytest.raises(StoreError, match=r"are gone.*nothing was committed"):
             refuse_absent(store, [place, wrong])
+
+
+def test_a_save_that_is_doomed_commits_nothing(run: Path) -> None:
+    """However little a prune that takes it for dead has removed of it by then."""
+    save(run, 1)
+
+    def doom(store: Store, attempt: Attempt) -> None:
+        doom_note(store, attempt.step, attempt.commit)
+        refuse_unnoted(store, attempt)
+
+    with (
+        mock.patch("ckpt._attempt.refuse_unnoted", doom),
+        pytest.raises(ckpt.StoreError, match="found them gone"),
+    ):
+        save(run, 2)
+    assert ckpt.steps(run) == [1]
 
 
 def test_a_kept_step_is_not_copied_back(run: Path, tmp_path: Path) -> None:

@@ -1,12 +1,14 @@
 """What a Run resumes, saves, refuses and warns of, in one process."""
 
 import itertools
-import json
 import random
+import shutil
+import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -18,9 +20,7 @@ from jax.core import Tracer
 from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 
 import ckpt
-from ckpt.resume import Batches, Last, Stream, every
-from ckpt.resume._auto import Auto
-from ckpt.resume._choose import Place
+from ckpt.resume import Batches, Last, Stream, choose_interval, every
 
 Train = Callable[..., tuple[Any, list[Any]]]
 
@@ -105,6 +105,51 @@ def test_an_older_step_is_gone_back_to_and_later_ones_are_replaced(
     assert ckpt.steps(memory_run) == [2, 4, 6, 8]
     with pytest.raises(ckpt.NotFound, match=r"expected step 3, found steps 2, 4, 6, 8"):
         train(memory_run, 8, resume={"step": 3})
+
+
+def test_a_damaged_step_pushes_none_out_that_is_whole(memory_run: Path) -> None:
+    train(memory_run, 6)
+    damage(memory_run, 6)
+    with pytest.warns(UserWarning, match="expected to resume from step 6"):
+        train(memory_run, 5, save=None, keep=ckpt.Keep(last=1))
+    assert ckpt.steps(memory_run) == [5, 6]
+    with pytest.warns(UserWarning, match="expected to resume from step 6"):
+        assert train(memory_run, 8, keep=ckpt.Keep(last=1))[1] == [1005, 1006, 1007]
+    assert ckpt.steps(memory_run) == [8]
+
+
+def test_what_is_damaged_is_written_again_and_not_named(memory_run: Path) -> None:
+    """Training comes to the same values, whose hashes a skipped step has."""
+
+    def train_weights(until: int) -> int:
+        with ckpt.Run(memory_run, save=every(steps=2), reuse=True, signals=()) as run:
+            state, _ = run.resume({"w": np.zeros(1 << 18)})
+            begun = run.step
+            for step in run.steps(until=until):
+                state = {"w": state["w"] + 1}
+                run.saved(step, state)
+        return begun
+
+    train_weights(6)
+    (file,) = memory_run.glob("6-*/state/w/c/0")
+    data = bytearray(file.read_bytes())
+    data[5000] ^= 1
+    file.write_bytes(data)
+    with pytest.warns(UserWarning, match="expected to resume from step 6"):
+        assert train_weights(6) == 4
+    assert ckpt.verify(memory_run, step=6).ok
+    assert train_weights(8) == 6
+
+
+@pytest.mark.parametrize("keep", [None, ckpt.Keep(last=2)])
+def test_what_was_gone_back_behind_is_not_resumed(
+    memory_run: Path, disk_run: Path, keep: ckpt.Keep | None
+) -> None:
+    options: dict[str, Any] = {"mirror": disk_run, "keep_local": 9, "keep": keep}
+    train(memory_run, 6, **options)
+    train(memory_run, 3, resume={"step": 2}, save=None, **options)
+    assert ckpt.steps(memory_run) == ckpt.steps(disk_run) == [2, 3]
+    assert train(memory_run, 4, **options)[1] == [1003]
 
 
 def test_old_steps_are_pruned(memory_run: Path) -> None:
@@ -329,6 +374,57 @@ def test_a_mirror_has_all_at_the_end(memory_run: Path, disk_run: Path) -> None:
     assert train(memory_run, 6, mirror=disk_run)[1] == [1005]
 
 
+def test_a_mirror_that_is_gone_does_not_keep_a_stopped_run_from_saying_so(
+    memory_run: Path, disk_run: Path
+) -> None:
+    def train_until_told() -> None:
+        notices = iter([False, True])
+        with ckpt.Run(
+            memory_run,
+            save=None,
+            mirror=disk_run,
+            signals=(),
+            notice=lambda: next(notices, False),
+        ) as run:
+            run.resume({"x": 0})
+            shutil.rmtree(disk_run, ignore_errors=True)
+            disk_run.touch()
+            for step in run.steps():
+                time.sleep(0.01)
+                run.saved(step, {"x": step})
+
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        with pytest.raises(SystemExit) as stopped:
+            train_until_told()
+    assert "the next start goes on" in str(found[-1].message)
+    assert stopped.value.code == 85
+    assert len(ckpt.steps(memory_run)) == 1
+
+
+def test_failures_that_the_log_tells_of_make_saves_more_frequent(
+    memory_run: Path,
+) -> None:
+    def fail() -> None:
+        with ckpt.Run(memory_run) as run:
+            run.resume({"x": 0})
+            raise ArithmeticError
+
+    with pytest.raises(ArithmeticError):
+        fail()
+    clock = itertools.count(0.0, 50.0)
+    with ckpt.Run(memory_run, save="auto", clock=clock.__next__) as run:
+        run.resume({"x": 0})
+        with mock.patch(
+            "ckpt.resume._auto.choose_interval", wraps=choose_interval
+        ) as chosen:
+            for step in run.steps(until=40):
+                run.saved(step, {"x": step})
+    assert {call.kwargs["failures"] for call in chosen.mock_calls if call.kwargs} == {1}
+    # The first after a minute; then as the stall of that, which is short, has it.
+    assert 2 in ckpt.steps(memory_run)
+
+
 def test_a_policy_is_a_function_of_its_arguments() -> None:
     policy = every(steps=10, minutes=1)
     told = [(9, 59.0), (10, 0.0), (11, 59.9), (11, 60.0), (20, 100.0)]
@@ -365,26 +461,3 @@ def test_auto_measures_once_and_then_saves_as_often_as_pays(memory_run: Path) ->
     found = ckpt.steps(memory_run)
     assert (found[0], found[-1]) == (3, 30)
     assert found[1] > 4
-
-
-def test_failures_of_earlier_starts_count(memory_run: Path) -> None:
-    (memory_run / "events").mkdir(parents=True)
-    for began in range(4):
-        lines = [
-            {"t": 1e9 + 100 * began + t, "m": t, "event": event, **more}
-            for t, event, more in [
-                (0.0, "start", {"process": 0, "processes": 1}),
-                (1.0, "resume", {"step": 0, "seconds": 1.0}),
-                (50.0, "step", {"step": 9}),
-            ]
-        ]
-        text = "".join(json.dumps(line) + "\n" for line in lines)
-        (memory_run / f"events/{10**12 + began}-0.jsonl").write_text(text)
-    auto = Auto()
-    auto.see_past(Place(memory_run, None, 60.0, None))
-    # The newest is the start that asks.
-    assert auto.failures == 3
-    assert auto.seconds == pytest.approx(350.0)
-    auto.see_stall(0.1)
-    calm = Auto(stall=0.1)
-    assert auto.interval < calm.interval
