@@ -63,7 +63,7 @@ def begin_attempt(run: Store, options: Options, begun: Begun, began: float) -> A
     note_attempt(run, attempt)
     begun.attempt = attempt
     if options.reuse:
-        base = choose_base(run)
+        base = choose_base(run, besides=step if options.overwrite else None)
         note_use(run, attempt, base.directories if base else ())
         if base and base.is_there(run):
             begun.base = base

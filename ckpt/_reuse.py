@@ -71,10 +71,13 @@ class Base:
         }
 
 
-def choose_base(run: Store) -> Base | None:
-    """Return the newest step of a run, if its objects have hashes."""
+def choose_base(run: Store, *, besides: int | None) -> Base | None:
+    """Return the newest step of a run but for one, if its objects have hashes.
+
+    A step that is overwritten is none: it may be damaged, and this save its repair.
+    """
     try:
-        steps = committed_steps(run)
+        steps = [step for step in committed_steps(run) if step != besides]
         opened = open_step(run, steps[-1]) if steps else None
         if opened is None or opened.manifest.reused is None:
             return None

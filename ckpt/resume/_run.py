@@ -92,8 +92,11 @@ class Run:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Describe the run; nothing happens before the block is entered."""
-        if isinstance(save, str) and save != "auto":
-            raise ValueError(f'expected save to be a policy or "auto", found {save!r}')
+        if save not in (None, "auto") and not callable(save):
+            raise TypeError(
+                'expected save=ckpt.every(..), a function, "auto" or None, found '
+                f"{save!r:.80}"
+            )
         if on_notice not in ("exit", "continue"):
             raise ValueError(
                 f'expected on_notice to be "exit" or "continue", found {on_notice!r}'
@@ -310,7 +313,7 @@ class Run:
         if why == "stop":
             self.stopped = self._on_notice == "exit" and step != self._until
             self._early.clear()
-            if self._notices is not None:
+            if self._notices is not None and not self.stopped:
                 self._notices.forget()
         return True
 

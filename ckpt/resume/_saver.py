@@ -47,6 +47,7 @@ class Saver:
     later: frozenset[int] = frozenset()
     abandoned: frozenset[int] = frozenset()
     pending: Future[Checkpoint] | None = field(default=None, init=False)
+    failed: BaseException | None = field(default=None, init=False)
 
     def save(
         self, step: int, tree: Any, metrics: Mapping[str, Any] | None, *, why: str
@@ -71,12 +72,13 @@ class Saver:
                 self.pending = save_async(tree, self.mesh, self.place.path, **options)
                 self.pending.add_done_callback(partial(self._see, step, began))
         except CkptError as error:
-            self.log.add("failed_save", step=step, error=str(error))
+            if error is not self.failed:
+                self.log.add("failed_save", step=step, error=str(error))
             raise
         self.later -= {step}
         self.last = step
         stall = time.monotonic() - began
-        if self.auto is not None:
+        if self.auto is not None and why not in ("stop", "last"):
             self.auto.see_stall(stall)
         self.log.add("save", step=step, stall=stall, reason=why)
         self.log.flush()
@@ -113,6 +115,7 @@ class Saver:
         # Not done.exception(): that counts as looked at, and the next save raises it.
         error = Future[Checkpoint].exception(done)
         if error is not None:
+            self.failed = error
             self.log.add("failed_save", step=step, error=str(error))
         else:
             self._commit(step, began, Future[Checkpoint].result(done))

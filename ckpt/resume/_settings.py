@@ -59,8 +59,13 @@ def compare_values(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[str
     return [
         f"{name}: expected {_show(saved, name)} (saved), found {_show(now, name)}"
         for name in sorted(saved.keys() | now.keys())
-        if (name in saved) != (name in now) or saved.get(name) != now.get(name)
+        if (name in saved) != (name in now) or _differ(saved[name], now[name])
     ]
+
+
+def _differ(saved: Any, now: Any) -> bool:
+    # A NaN differs from itself, but is the same text.
+    return saved != now and repr(saved) != repr(now)
 
 
 def _show(values: Mapping[str, Any], name: str) -> str:

@@ -20,7 +20,6 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-import warnings
 from dataclasses import dataclass
 from threading import Condition, Thread
 from typing import Any
@@ -29,13 +28,16 @@ import jax
 from jax._src import distributed
 
 from .._service import RpcError, SilentError, call as call_service, polls
+from ._warn import warn_caller
 
 _LISTEN_SECONDS = 0.2
 _LISTENERS_A_SECOND = 4000
 """How many requests process 0 is to answer: of more processes, each asks less often."""
 
 _GATHER_SECONDS = 60.0
+_QUIET_SECONDS = 600.0
 _REQUEST_SECONDS = 30.0
+_NAMED = 16
 
 
 @dataclass(slots=True)
@@ -64,6 +66,7 @@ class SyncPoints:
         self._round = 0
         self._point: tuple[int, str] | None = None
         self._frozen = False
+        self._quiet_until = 0.0
         self._closed = False
         self._thread: Thread | None = None
         if self.count > 1:
@@ -85,8 +88,13 @@ class SyncPoints:
             number = self._round
             waits = self._point is not None or self._frozen
         # What is asked while another round is on is asked again after it.
-        if self.count > 1 and not waits:
+        if self.count > 1 and not waits and not self._is_quiet:
             self._call(number, why)
+
+    @property
+    def _is_quiet(self) -> bool:
+        """Whether an agreement has failed, and another would hold training up again."""
+        return time.monotonic() < self._quiet_until
 
     @property
     def is_asked(self) -> bool:
@@ -136,10 +144,9 @@ class SyncPoints:
                     self._agree()
         except (SilentError, RpcError) as error:
             if not self._closed:
-                warnings.warn(
+                warn_caller(
                     f"expected the coordination service to answer, found {error!s:.200}"
-                    ": this process will not hear of notices to the others",
-                    stacklevel=1,
+                    ": this process will not hear of notices to the others"
                 )
 
     def _await_turn(self, pause: float) -> bool:
@@ -151,7 +158,7 @@ class SyncPoints:
                 return False
             why = next(iter(self._asked), None)
             number = self._round
-        if why is not None:
+        if why is not None and not self._is_quiet:
             self._call(number, why)
         return True
 
@@ -163,6 +170,7 @@ class SyncPoints:
             self._frozen = True
             done, number = self._done, self._round
         point: tuple[int, str] | None = None
+        verdict: dict[str, Any] | None = None
         try:
             self._set(f"{number}/{self._process}", {"step": done})
             verdict = self._gather(number) if self._process == 0 else None
@@ -175,11 +183,20 @@ class SyncPoints:
                 self._point = point
                 if point is None:
                     self._round += 1
+                    self._quiet_until = time.monotonic() + _QUIET_SECONDS
                 self._changed.notify_all()
+        if point is None:
+            warn_caller(
+                f"expected all {self.count} processes to agree on a step within "
+                f"{_GATHER_SECONDS:g} s, found no answer of "
+                f"{(verdict or {}).get('absent', 'process 0')}: see what those are "
+                f"doing; it is asked again in {_QUIET_SECONDS:g} s"
+            )
 
     def _gather(self, number: int) -> dict[str, Any] | None:
         """Wait for the steps of all processes, and create the verdict."""
         call = self._get(f"{number}/call", _REQUEST_SECONDS) or {"why": ""}
+        found: dict[str, bytes] = {}
         for _ in polls(time.monotonic() + _GATHER_SECONDS):
             found = self._list("left/") | self._list(f"{number}/")
             steps = [json.loads(v)["step"] for k, v in found.items() if k.isdecimal()]
@@ -187,7 +204,9 @@ class SyncPoints:
                 verdict = {"step": max(steps) + 1, "why": call["why"]}
                 break
         else:
-            verdict = {"absent": True}
+            here = [int(key) for key in found if key.isdecimal()]
+            absent = [n for n in range(self.count) if n not in here]
+            verdict = {"absent": absent[:_NAMED]}
         return verdict if self._create(f"{number}/verdict", verdict) else None
 
     def _call(self, number: int, why: str) -> None:
