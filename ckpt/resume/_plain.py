@@ -18,7 +18,14 @@ import numpy as np
 from .._errors import Unsupported, Untrusted
 
 _SAFE_INT = 1 << 53
-_ODD = (ArithmeticError, LookupError, RecursionError, SyntaxError, TypeError, ValueError)
+_ODD = (
+    ArithmeticError,
+    LookupError,
+    RecursionError,
+    SyntaxError,
+    TypeError,
+    ValueError,
+)
 _KINDS = "biufc"
 _DTYPE = re.compile(r"[<|][biufc]\d{1,2}")
 
