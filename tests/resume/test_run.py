@@ -103,6 +103,38 @@ def test_an_older_step_is_gone_back_to_and_later_ones_are_replaced(
         train(memory_run, 8, resume={"step": 3})
 
 
+def test_a_start_after_going_back_goes_on_from_what_was_trained_since(
+    memory_run: Path,
+) -> None:
+    train(memory_run, 6)
+    with ckpt.Run(memory_run, save=None, signals=()) as run:
+        run.resume({"sum": np.int64(0)}, Batches(batch_of, seed=1), step=2)
+        for step in run.steps(until=3):
+            run.saved(step, {"sum": np.int64(-1)})
+    assert ckpt.steps(memory_run) == [2, 3]
+
+
+@pytest.mark.filterwarnings("ignore:expected to resume from step 6")
+def test_what_is_whole_is_not_pruned_for_what_was_skipped(memory_run: Path) -> None:
+    train(memory_run, 6)
+    damage(memory_run, 6)
+    train(memory_run, 5, keep=ckpt.Keep(last=1))
+    assert train(memory_run, 8, keep=ckpt.Keep(last=1))[1] == [1005, 1006, 1007]
+    assert ckpt.steps(memory_run) == [8]
+
+
+def test_a_source_in_the_place_of_its_stream_saves_no_other_position(
+    memory_run: Path,
+) -> None:
+    source = Batches(batch_of, seed=1)
+    with ckpt.Run(memory_run, save=None, signals=()) as run:
+        _, data = run.resume({"sum": np.int64(0)}, source)
+        for step in run.steps(until=2):
+            next(data)
+            run.saved(step, {"sum": np.int64(0)}, source)
+    assert train(memory_run, 3)[1] == [1002]
+
+
 def test_old_steps_are_pruned(memory_run: Path) -> None:
     train(memory_run, 9, keep=ckpt.Keep(last=2))
     assert ckpt.steps(memory_run) == [8, 9]
