@@ -9,17 +9,19 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
 import signal
 import socket
 import time
 import warnings
+import weakref
 from collections.abc import Callable, Sequence
 from threading import Event, Thread, current_thread, main_thread
 from types import FrameType
 from typing import Any
 
 from jax._src import distributed
+
+from ._warn import warn_from_thread
 
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
 """What preempts: SIGTERM of clouds and Kubernetes, SIGUSR1 of Slurm's --signal."""
@@ -31,6 +33,9 @@ _POLL_SECONDS = 1.0
 
 Source = str | os.PathLike[str] | Callable[[], bool]
 """A file whose existence is a notice, or a function that tells of one."""
+
+
+_listening: weakref.WeakSet[Notices] = weakref.WeakSet()
 
 
 class Notices:
@@ -51,6 +56,8 @@ class Notices:
         """Begin to listen; signals can be heard only where the main thread begins."""
         self._tell, self._source, self._end = tell, source, end
         self._signals = tuple(signal.Signals(number) for number in signals)
+        if not {signal.SIGKILL, signal.SIGSTOP}.isdisjoint(self._signals):
+            raise ValueError(f"expected signals that can be heard, found {signals}")
         self._heard: dict[int, float] = {}
         self._before: dict[int, Any] = {}
         self._stop = Event()
@@ -69,8 +76,12 @@ class Notices:
             self._listen_for_wakeup()
         self._client: Any = distributed.global_state.client
         self._take_signals()
+        _listening.add(self)
         self._thread = Thread(target=self._hear, name="ckpt-notices", daemon=True)
         self._thread.start()
+        if source is not None:
+            # A thread of its own, which nobody waits for: it may block for long.
+            Thread(target=self._ask, name="ckpt-notice", daemon=True).start()
 
     def renew_if_taken(self) -> None:
         """Hear signals again that jax.distributed has taken since.
@@ -93,16 +104,34 @@ class Notices:
 
     def close(self) -> None:
         """Stop listening, and put back what handled the signals before."""
+        _listening.discard(self)
         self._stop.set()
         with contextlib.suppress(OSError):
             self._wakeup.send(b"\0")
         self._thread.join()
+        if self._is_woken:
+            self._take_wakeup(-1)
+        for number, before in self._before.items():
+            signal.signal(number, signal.SIG_DFL if before is None else before)
+        self._ours.close()
+        self._wakeup.close()
+
+    def leave_forked(self) -> None:
+        """Let a forked child be ended by signals, and tell the parent nothing."""
         if self._is_woken:
             signal.set_wakeup_fd(-1)
         for number, before in self._before.items():
             signal.signal(number, signal.SIG_DFL if before is None else before)
         self._ours.close()
         self._wakeup.close()
+
+    def _take_wakeup(self, fd: int) -> bool:
+        """Set the descriptor if ours is set still; tell whether it was."""
+        found = signal.set_wakeup_fd(fd, warn_on_full_buffer=False)
+        if found != self._wakeup.fileno():
+            # An event loop has begun to listen since.
+            signal.set_wakeup_fd(found)
+        return found == self._wakeup.fileno()
 
     def _listen_for_wakeup(self) -> None:
         fd = self._wakeup.fileno()
@@ -113,7 +142,7 @@ class Notices:
         self._is_woken = before == -1
 
     def _heed(self, number: int, frame: FrameType | None) -> None:
-        if not self._is_woken:
+        if not (self._is_woken and self._take_wakeup(self._wakeup.fileno())):
             with contextlib.suppress(OSError):
                 self._wakeup.send(bytes([number]))
         before = self._before.get(number)
@@ -122,13 +151,13 @@ class Notices:
 
     def _hear(self) -> None:
         while not self._stop.is_set():
-            ready, _, _ = select.select([self._ours], [], [], _POLL_SECONDS)
-            numbers = self._ours.recv(64) if ready else b""
-            for number in numbers:
+            for number in self._ours.recv(64):
                 if number in self._signals and not self._stop.is_set():
                     self._hear_signal(number)
-            if not numbers:
-                self._ask_source()
+
+    def _ask(self) -> None:
+        while self._source is not None and not self._stop.wait(_POLL_SECONDS):
+            self._ask_source()
 
     def _hear_signal(self, number: int) -> None:
         now = time.monotonic()
@@ -150,13 +179,20 @@ class Notices:
                 found = os.path.exists(self._source)
                 name = os.fspath(self._source)
         except Exception as error:
-            warnings.warn(
-                f"expected notice= to return whether there is a notice, found it raise "
-                f"{type(error).__name__}: {error!s:.200}: it is not asked any more",
-                stacklevel=1,
-            )
             self._source = None
+            warn_from_thread(
+                f"expected notice= to return whether there is a notice, found it raise "
+                f"{type(error).__name__}: {error!s:.200}: it is not asked any more"
+            )
             return
-        if found and not self._told:
+        if found and not self._told and not self._stop.is_set():
             self._tell(name)
         self._told = found
+
+
+def _leave_forked() -> None:
+    for notices in list(_listening):
+        notices.leave_forked()
+
+
+os.register_at_fork(after_in_child=_leave_forked)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import json
 import math
+import re
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -17,7 +18,16 @@ import numpy as np
 from .._errors import Unsupported, Untrusted
 
 _SAFE_INT = 1 << 53
+_ODD = (
+    ArithmeticError,
+    LookupError,
+    RecursionError,
+    SyntaxError,
+    TypeError,
+    ValueError,
+)
 _KINDS = "biufc"
+_DTYPE = re.compile(r"[<|][biufc]\d{1,2}")
 
 
 def encode_plain(value: Any) -> str:
@@ -37,7 +47,7 @@ def decode_plain(text: str) -> Any:
     """
     try:
         return _decode(json.loads(text))
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
+    except _ODD as error:
         raise Untrusted(
             f"expected plain values as JSON, found {text!r:.80} ({error!s:.80})"
         ) from None
@@ -96,9 +106,9 @@ def _decode(value: Any) -> Any:
 
 def _decode_array(body: Any) -> np.ndarray[Any, Any]:
     text, shape, data = body
-    dtype = np.dtype(str(text))
-    if dtype.kind not in _KINDS:
+    if not _DTYPE.fullmatch(text):
         raise ValueError(f"dtype {text!r:.20}")
+    dtype = np.dtype(text)
     array = np.frombuffer(base64.b64decode(data, validate=True), dtype)
     # A copy: what is read from a buffer cannot be written to.
     return array.reshape([int(n) for n in shape]).astype(dtype.newbyteorder("="))

@@ -25,6 +25,11 @@ _GENERATORS: dict[str, Callable[[], Any]] = {
     "SFC64": np.random.SFC64,
 }
 
+_ODD = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+
+_PLACES = {"pos": 624, "buffer_pos": 4}
+"""Where a generator stands in its words: numpy reads there without a look."""
+
 Rng = np.random.Generator | np.random.RandomState | random.Random
 
 
@@ -56,12 +61,14 @@ def set_rng(rng: Any, saved: dict[str, Any]) -> None:
     try:
         state = saved["state"]
         if isinstance(rng, np.random.Generator):
+            _check_place(state)
             rng.bit_generator.state = state
         elif isinstance(rng, np.random.RandomState):
+            _check_place(state)
             rng.set_state(state)
         else:
             rng.setstate(_python_state(state))
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except _ODD as error:
         raise Untrusted(
             f"expected the state of a {type(rng).__name__}, found another "
             f"({error!s:.80})"
@@ -130,12 +137,25 @@ def read_global_rngs() -> dict[str, Any]:
 def set_global_rngs(saved: dict[str, Any]) -> None:
     """Set the generators behind `random` and `np.random` to saved states."""
     try:
-        random.setstate(_python_state(saved["random"]))
+        state = _python_state(saved["random"])
+        _check_place(saved["numpy"])
         np.random.set_state(saved["numpy"])
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        random.setstate(state)
+    except _ODD as error:
         raise Untrusted(
             f"expected the states of random and np.random, found {error!s:.80}"
         ) from None
+
+
+def _check_place(state: dict[str, Any]) -> None:
+    """Refuse a place outside of the words, where numpy would read other memory."""
+    for holder in (state, state["state"]):
+        for name, most in _PLACES.items():
+            if name in holder and not 0 <= int(holder[name]) <= most:
+                raise ValueError(f"{name}={holder[name]!r:.20}")
+    key = state["state"].get("key")
+    if "pos" in state["state"] and np.shape(key) != (624,):
+        raise ValueError(f"words of shape {np.shape(key)}")
 
 
 def _plain_state(state: tuple[Any, ...]) -> dict[str, Any]:
@@ -144,4 +164,7 @@ def _plain_state(state: tuple[Any, ...]) -> dict[str, Any]:
 
 
 def _python_state(state: dict[str, Any]) -> tuple[Any, ...]:
-    return state["version"], tuple(state["words"].tolist()), state["gauss"]
+    gauss = state["gauss"]
+    if not isinstance(gauss, (float, type(None))):
+        raise TypeError(f"gauss={gauss!r:.20}")
+    return state["version"], tuple(state["words"].tolist()), gauss

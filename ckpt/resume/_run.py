@@ -197,7 +197,12 @@ class Run:
         Warns where JAX's settings, versions, the device or `config` differ.
         """
         began = time.monotonic()
+        if self._notices is not None:
+            self._notices.renew_if_taken()
         log = self._open_log()
+        if self._saver is not None:
+            # Going back within a block.
+            self._saver.finish()
         stream = None if data is None else open_stream(data)
         told = tell(self.config, stream, self.mesh, jax.process_count())
 
@@ -302,7 +307,7 @@ class Run:
             return False
         self._due = None
         if self._last.step != step:
-            stream = self._stream if data is None else open_stream(data)
+            stream = self._choose_stream(data)
             tree = make_tree(
                 state,
                 position=None if stream is None else stream.position(),
@@ -316,6 +321,17 @@ class Run:
             if self._notices is not None and not self.stopped:
                 self._notices.forget()
         return True
+
+    def _choose_stream(self, data: Any) -> Stream | None:
+        """Return the stream whose position is saved: of its source it is unknown."""
+        if data is None or (self._stream is not None and data is self._stream.source):
+            return self._stream
+        if not isinstance(data, Stream):
+            raise TypeError(
+                "expected data to be the stream that resume() returned, found "
+                f"{type(data).__qualname__}: how far the training took it is not known"
+            )
+        return data
 
     def _pass(self, step: int) -> None:
         """Take note that a step is done; learn whether it is an agreed one."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import time
-import warnings
 from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -16,13 +15,14 @@ import jax
 from .._catalog import committed_steps
 from .._checkpoint import Checkpoint
 from .._drain import drain
-from .._errors import CkptError
+from .._errors import CkptError, NotFound
 from .._pending import wait_until_idle
 from .._prune import Keep, prune_run
 from .._save import save, save_async
 from ._auto import Auto
 from ._choose import Place
 from ._events import EventLog
+from ._warn import warn_caller
 
 _log = logging.getLogger("ckpt")
 
@@ -102,13 +102,14 @@ class Saver:
                 keep_local=self.keep_local,
                 store_options=self.place.store_options,
             )
+        except NotFound:
+            pass  # nothing was ever saved
         except CkptError as error:
             if not stopped:
                 raise
-            warnings.warn(
+            warn_caller(
                 f"expected the mirror {self.place.mirror} to take what it is owed, "
-                f"found {error} - the next start goes on",
-                stacklevel=3,
+                f"found {error} - the next start goes on"
             )
 
     def _see(self, step: int, began: float, done: Future[Checkpoint]) -> None:

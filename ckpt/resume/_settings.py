@@ -58,7 +58,7 @@ def compare_values(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[str
     """
     return [
         f"{name}: expected {_show(saved, name)} (saved), found {_show(now, name)}"
-        for name in sorted(saved.keys() | now.keys())
+        for name in sorted(saved.keys() | now.keys(), key=str)
         if (name in saved) != (name in now) or _differ(saved[name], now[name])
     ]
 

@@ -28,7 +28,7 @@ import jax
 from jax._src import distributed
 
 from .._service import RpcError, SilentError, call as call_service, polls
-from ._warn import warn_caller
+from ._warn import warn_from_thread
 
 _LISTEN_SECONDS = 0.2
 _LISTENERS_A_SECOND = 4000
@@ -38,6 +38,9 @@ _GATHER_SECONDS = 60.0
 _QUIET_SECONDS = 600.0
 _REQUEST_SECONDS = 30.0
 _NAMED = 16
+_SLICE_SECONDS = 1.0
+_SILENT_SECONDS = 600.0
+"""How long training is held while process 0 is silent; JAX ends the job before that."""
 
 
 @dataclass(slots=True)
@@ -68,6 +71,7 @@ class SyncPoints:
         self._frozen = False
         self._quiet_until = 0.0
         self._closed = False
+        self._warned = False
         self._thread: Thread | None = None
         if self.count > 1:
             self._process = jax.process_index()
@@ -85,11 +89,8 @@ class SyncPoints:
             if self._closed or why in self._asked:
                 return
             self._asked[why] = None
-            number = self._round
-            waits = self._point is not None or self._frozen
-        # What is asked while another round is on is asked again after it.
-        if self.count > 1 and not waits and not self._is_quiet:
-            self._call(number, why)
+            # The thread calls the others: who is told by a signal must hear the next.
+            self._changed.notify_all()
 
     @property
     def _is_quiet(self) -> bool:
@@ -138,21 +139,28 @@ class SyncPoints:
     def _listen(self) -> None:
         # Not a request that waits at the service: it could not be broken off at exit.
         pause = max(_LISTEN_SECONDS, self.count / _LISTENERS_A_SECOND)
-        try:
-            while self._await_turn(pause):
+        while self._await_turn(pause):
+            try:
                 if self._try_get(f"{self._round}/call") is not None:
                     self._agree()
-        except (SilentError, RpcError) as error:
-            if not self._closed:
-                warn_caller(
-                    f"expected the coordination service to answer, found {error!s:.200}"
-                    ": this process will not hear of notices to the others"
-                )
+            except (SilentError, RpcError) as error:
+                self._warn_of_silence(error)
+
+    def _warn_of_silence(self, error: Exception) -> None:
+        """Say once that the service does not answer; a process 0 that stood may."""
+        if not (self._closed or self._warned):
+            self._warned = True
+            warn_from_thread(
+                f"expected the coordination service to answer, found {error!s:.200}: "
+                "until it does this process does not hear of notices to the others"
+            )
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed, 1.0)
 
     def _await_turn(self, pause: float) -> bool:
         """Wait until the last agreed step is behind; then ask what was not answered."""
         with self._changed:
-            self._changed.wait_for(lambda: self._closed, pause)
+            self._changed.wait_for(lambda: self._closed or bool(self._asked), pause)
             self._changed.wait_for(lambda: self._closed or self._point is None)
             if self._closed:
                 return False
@@ -169,29 +177,43 @@ class SyncPoints:
                 return
             self._frozen = True
             done, number = self._done, self._round
-        point: tuple[int, str] | None = None
         verdict: dict[str, Any] | None = None
+        end = time.monotonic() + _SILENT_SECONDS
         try:
-            self._set(f"{number}/{self._process}", {"step": done})
-            verdict = self._gather(number) if self._process == 0 else None
-            verdict = verdict or self._get(f"{number}/verdict", 2 * _GATHER_SECONDS)
-            if verdict and "step" in verdict:
-                point = verdict["step"], verdict["why"]
+            while verdict is None and not self._closed and time.monotonic() < end:
+                try:
+                    self._set(f"{number}/{self._process}", {"step": done})
+                    verdict = self._await_verdict(number)
+                except (SilentError, RpcError) as error:
+                    # Who went on now might pass a step that the others agree on.
+                    self._warn_of_silence(error)
         finally:
             with self._changed:
                 self._frozen = False
-                self._point = point
-                if point is None:
+                if verdict and "step" in verdict:
+                    self._point = verdict["step"], verdict["why"]
+                else:
                     self._round += 1
                     self._quiet_until = time.monotonic() + _QUIET_SECONDS
                 self._changed.notify_all()
-        if point is None:
-            warn_caller(
+        if not (verdict and "step" in verdict) and not self._closed:
+            warn_from_thread(
                 f"expected all {self.count} processes to agree on a step within "
                 f"{_GATHER_SECONDS:g} s, found no answer of "
                 f"{(verdict or {}).get('absent', 'process 0')}: see what those are "
                 f"doing; it is asked again in {_QUIET_SECONDS:g} s"
             )
+
+    def _await_verdict(self, number: int) -> dict[str, Any] | None:
+        """Wait for the verdict; None when it does not come, or this process leaves."""
+        verdict: dict[str, Any] | None = None
+        end = time.monotonic() + 2 * _GATHER_SECONDS
+        while verdict is None and not self._closed and time.monotonic() < end:
+            # Process 0 leads; any other does when that has left.
+            if self._process == 0 or self._try_get("left/0") is not None:
+                verdict = self._gather(number)
+            verdict = verdict or self._get(f"{number}/verdict", _SLICE_SECONDS)
+        return verdict
 
     def _gather(self, number: int) -> dict[str, Any] | None:
         """Wait for the steps of all processes, and create the verdict."""
@@ -200,6 +222,8 @@ class SyncPoints:
         for _ in polls(time.monotonic() + _GATHER_SECONDS):
             found = self._list("left/") | self._list(f"{number}/")
             steps = [json.loads(v)["step"] for k, v in found.items() if k.isdecimal()]
+            if self._closed:
+                return None
             if len(steps) == self.count:
                 verdict = {"step": max(steps) + 1, "why": call["why"]}
                 break

@@ -120,7 +120,10 @@ def lay_out(state: Any, mesh: Any) -> Any:
 
 def is_function(init: Any) -> bool:
     """Tell a function that makes a state from a state that can be called (a model)."""
-    return callable(init) and list(pytree.flatten(init)[0].values()) == [init]
+    if not callable(init):
+        return False
+    leaves = list(pytree.flatten(init)[0].values())
+    return len(leaves) == 1 and leaves[0] is init
 
 
 def make_like(init: Any, mesh: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Warnings at the caller's line, however deep in the package they arise."""
+"""Warnings at the caller's line, and of threads, which nobody would catch."""
 
 from __future__ import annotations
 
@@ -12,3 +12,11 @@ def warn_caller(text: str) -> None:
     while frame.f_back and frame.f_globals.get("__name__", "").startswith("ckpt."):
         frame, level = frame.f_back, level + 1
     warnings.warn(text, UserWarning, stacklevel=level)
+
+
+def warn_from_thread(text: str) -> None:
+    """Warn; where that raises, print it: nobody would catch it."""
+    try:
+        warnings.warn(text, UserWarning, stacklevel=2)
+    except UserWarning:
+        print(f"ckpt: {text}", file=sys.stderr)

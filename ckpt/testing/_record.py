@@ -11,6 +11,8 @@ import numpy as np
 
 import pytree
 
+from ..resume._rng import pack_rngs
+
 
 def show_leaves(tree: Any) -> dict[str, str]:
     """Return each leaf of a tree as a text: the same if and only if the bits are.
@@ -18,7 +20,9 @@ def show_leaves(tree: Any) -> dict[str, str]:
     >>> show_leaves({"loss": np.float32(0.5)})
     {'loss': '0.5 float32[] d99e5843'}
     """
-    return {path: _show(leaf) for path, leaf in pytree.flatten(tree)[0].items()}
+    return {
+        path: _show(leaf) for path, leaf in pytree.flatten(pack_rngs(tree))[0].items()
+    }
 
 
 def _show(leaf: Any) -> str:
@@ -32,7 +36,10 @@ def _show(leaf: Any) -> str:
         shown = f"{array.item()!r:.40}" if array.size == 1 else _summarise(array)
         shape = ",".join(map(str, array.shape))
         return f"{shown} {array.dtype}[{shape}] {digest}"
-    return f"{leaf!r:.200}"
+    text = repr(leaf)
+    if len(text) <= 200:
+        return text
+    return f"{text[:200]}.. {hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
 
 def _summarise(array: np.ndarray[Any, Any]) -> str:

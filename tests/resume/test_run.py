@@ -152,6 +152,18 @@ def test_what_was_gone_back_behind_is_not_resumed(
     assert train(memory_run, 4, **options)[1] == [1003]
 
 
+def test_a_source_in_the_place_of_its_stream_saves_no_other_position(
+    memory_run: Path,
+) -> None:
+    source = Batches(batch_of, seed=1)
+    with ckpt.Run(memory_run, save=None, signals=()) as run:
+        _, data = run.resume({"sum": np.int64(0)}, source)
+        for step in run.steps(until=2):
+            next(data)
+            run.saved(step, {"sum": np.int64(0)}, source)
+    assert train(memory_run, 3)[1] == [1002]
+
+
 def test_old_steps_are_pruned(memory_run: Path) -> None:
     train(memory_run, 9, keep=ckpt.Keep(last=2))
     assert ckpt.steps(memory_run) == [8, 9]
