@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import jax
+import numpy as np
 from jax.sharding import NamedSharding
 
 import layouts
@@ -33,8 +34,35 @@ def remesh(tree: Any, mesh: Any, *, strict: bool = False) -> Any:
     changed = [f"`{p}`: {'; '.join(notes)}" for p, (_, notes) in found.items() if notes]
     warn_changed(changed, stacklevel=2)
     shardings = [sharding for sharding, _ in found.values()]
-    arrays = jax.device_put(list(moved.values()), shardings)
+    arrays = _put(list(moved.values()), shardings)
     return pytree.unflatten(structure, leaves | dict(zip(moved, arrays, strict=True)))
+
+
+def _put(arrays: list[jax.Array], shardings: list[NamedSharding]) -> list[Any]:
+    """Put arrays as jax.device_put does, which refuses what one process has alone.
+
+    To a mesh of several processes it takes neither keys nor committed arrays of one.
+    """
+    lone = {n for n, x in enumerate(arrays) if _is_lone(x, shardings[n])}
+    keys = {n: arrays[n] for n in lone if _is_key(arrays[n])}
+    given: list[Any] = list(arrays)
+    for n in lone:
+        if n in keys:
+            given[n] = np.asarray(jax.random.key_data(keys[n]))
+        elif arrays[n].committed:
+            given[n] = np.asarray(arrays[n])
+    put: list[Any] = jax.device_put(given, shardings)
+    for n, key in keys.items():
+        put[n] = jax.random.wrap_key_data(put[n], impl=jax.random.key_impl(key))
+    return put
+
+
+def _is_key(array: jax.Array) -> bool:
+    return jax.dtypes.issubdtype(array.dtype, jax.dtypes.prng_key)
+
+
+def _is_lone(array: jax.Array, sharding: NamedSharding) -> bool:
+    return array.is_fully_addressable and not sharding.is_fully_addressable
 
 
 def _sharding(

@@ -166,3 +166,22 @@ def save_own_and_plan(run: str) -> list[Any]:
     ckpt.save(state, None, run, step=1, barrier_timeout=SECONDS)
     both = ckpt.plan(run, {"x": 2}, processes=2)
     return [[p.wanted for p in both.processes], ckpt.plan(run).bytes]
+
+
+def resume_lone(run: str) -> list[bool]:
+    """Begin a run with what each process made on a device of its own."""
+    lone = jax.device_put(jax.numpy.arange(3.0), jax.local_devices()[0])
+    init = {"key": jax.random.key(7), "lone": lone, "loose": jax.numpy.ones(3)}
+    with ckpt.Run(run, whole_mesh(), save=None) as train:
+        state, _ = train.resume(init)
+        for step in train.steps(until=1):
+            train.saved(step, state)
+    data = jax.random.key_data(init["key"])
+    return [
+        is_right(jax.random.key_data(state["key"]), np.asarray(data)),
+        is_right(state["lone"], np.arange(3, dtype=np.float32)),
+        *(
+            len(leaf.sharding.device_set) == jax.device_count()
+            for leaf in state.values()
+        ),
+    ]

@@ -149,3 +149,12 @@ def test_a_plan_gives_what_processes_have_for_themselves_to_each(
         answers = job.run(f"{ODD}:save_own_and_plan", str(folder / "run"))
     own = 64 * 16 * 4
     assert [answer.value for answer in answers] == [[[own, own], 2 * own]] * 2
+
+
+def test_a_run_begins_with_keys_and_arrays_of_one_process(
+    server: JobServer, folder: Path
+) -> None:
+    with server.start(Setup(2)) as job:
+        answers = job.run(f"{ODD}:resume_lone", str(folder / "run"))
+        assert find_failed("resume", answers) == []
+        assert [answer.value for answer in answers] == [[True] * 5] * 2
