@@ -165,7 +165,7 @@ def _restore_state(
             f"{error}\nthe model or the optimizer is not the one that was saved: "
             'resume with that, or say what may differ (rename=, missing="keep", '
             'extra="ignore", cast=), or begin another run in another folder'
-        ) from error
+        ) from None
     return unpack_rngs(tree["state"], like)
 
 

@@ -145,9 +145,6 @@ class Notices:
         if not (self._is_woken and self._take_wakeup(self._wakeup.fileno())):
             with contextlib.suppress(OSError):
                 self._wakeup.send(bytes([number]))
-        before = self._before.get(number)
-        if callable(before) and before is not signal.default_int_handler:
-            before(number, frame)
 
     def _hear(self) -> None:
         while not self._stop.is_set():

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
+
+from .._prune import Keep
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,3 +73,18 @@ def every(
     if minutes is not None and seconds is not None:
         raise ValueError("expected minutes= or seconds=, found both")
     return Every(steps, minutes * 60.0 if minutes is not None else seconds)
+
+
+def check_when(save: Any, keep: Any, on_notice: str) -> None:
+    """Refuse what says neither when to save, nor what to keep or to do when told."""
+    if save not in (None, "auto") and not callable(save):
+        raise TypeError(
+            'expected save=ckpt.every(..), a function, "auto" or None, found '
+            f"{save!r:.80}"
+        )
+    if on_notice not in ("exit", "continue"):
+        raise ValueError(
+            f'expected on_notice to be "exit" or "continue", found {on_notice!r}'
+        )
+    if keep is not None and not isinstance(keep, Keep):
+        raise TypeError(f"expected keep=ckpt.Keep(...), found {keep!r:.80}")

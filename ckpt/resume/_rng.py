@@ -134,6 +134,17 @@ def read_global_rngs() -> dict[str, Any]:
     }
 
 
+def check_global_rngs(saved: Any) -> None:
+    """Raise Untrusted for what `set_global_rngs` would not take."""
+    try:
+        random.Random().setstate(_python_state(saved["random"]))
+        make_rng({"kind": "numpy.RandomState", "state": saved["numpy"]})
+    except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
+        raise Untrusted(
+            f"expected the states of random and np.random, found {error!s:.80}"
+        ) from None
+
+
 def set_global_rngs(saved: dict[str, Any]) -> None:
     """Set the generators behind `random` and `np.random` to saved states."""
     try:

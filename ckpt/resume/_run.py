@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-import warnings
 from collections.abc import Callable, Generator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Literal, Self
@@ -24,12 +23,13 @@ from ._choose import Place, go_on, load_newest
 from ._events import EventLog
 from ._history import read_history
 from ._notice import SIGNALS, Notices, Source
-from ._policy import Every, Last, Policy
+from ._policy import Every, Last, Policy, check_when
 from ._saver import Saver
 from ._stream import Stream, open_stream
 from ._sync import SyncPoints
 from ._told import check_config, compare_told, tell
 from ._tree import Saved, in_state, is_function, lay_out, make_like, make_tree
+from ._warn import warn_caller
 
 REQUEUE = 85
 """The exit code that says: saved, start me again."""
@@ -40,8 +40,10 @@ _log = logging.getLogger("ckpt")
 class Run:
     """A run of a training loop: what it resumes, when it saves, why it stops.
 
-    A context manager. `path` is the run's folder or URL. `save` is a policy
-    (`ckpt.every(steps=500, minutes=15)`, or any function of step, time and last save),
+    A context manager. `path` is the run's folder or URL ($CKPT_PATH or ./checkpoints
+    by default).
+    `save` is a policy (`ckpt.every(steps=500, minutes=15)`, or any function of step,
+    time and last save),
     "auto" (an interval from measured stalls and failures), or None: then only the last
     step and preemptions are saved. `keep` prunes after each commit. `config` is what
     the caller wants compared on resume: seeds, the optimizer, its learning rate.
@@ -51,10 +53,11 @@ class Run:
     Signals (SIGTERM, SIGUSR1) and `notice` (a file whose existence is a notice, or a
     function that returns whether there is one) stop the run: all processes save the
     same step, and with `on_notice="exit"` the block ends with SystemExit(85), which
-    says: saved, start me again. With "continue" the run goes on after the save. A
-    second signal of the same kind ends the process at once. A process that raises
-    saves nothing. Nothing here touches devices before `resume`, so a Run may be entered
-    before jax.distributed.initialize().
+    says: saved, start me again. With "continue" it goes on after the save. A second
+    signal of the same kind ends the process at once; handlers that were there before
+    are put back at the end, and not called before. A process that raises saves nothing.
+    A Run touches no device before `resume`, so it may be entered before
+    jax.distributed.initialize().
 
     In a job of several processes all make the same calls. Steps are counted as done:
     step 1 is saved when one step has been trained.
@@ -92,15 +95,7 @@ class Run:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Describe the run; nothing happens before the block is entered."""
-        if save not in (None, "auto") and not callable(save):
-            raise TypeError(
-                'expected save=ckpt.every(..), a function, "auto" or None, found '
-                f"{save!r:.80}"
-            )
-        if on_notice not in ("exit", "continue"):
-            raise ValueError(
-                f'expected on_notice to be "exit" or "continue", found {on_notice!r}'
-            )
+        check_when(save, keep, on_notice)
         self.path, self.mesh, self.keep, self.mirror = path, mesh, keep, mirror
         self.config = check_config(config)
         self.step = 0
@@ -146,6 +141,7 @@ class Run:
             # One that failed does not try to save, nor to wait for the others.
             if error is None and self._saver is not None:
                 self._saver.finish(stopped=self.stopped)
+                self._warn_of_unsaved()
         except BaseException:
             why = "failed"
             raise
@@ -197,17 +193,22 @@ class Run:
         Warns where JAX's settings, versions, the device or `config` differ.
         """
         began = time.monotonic()
-        if self._notices is not None:
-            self._notices.renew_if_taken()
+        if self._notices is None:
+            raise RuntimeError(
+                "expected a run that was entered, found one outside of its block: "
+                "with ckpt.Run(..) as run: .."
+            )
+        self._notices.renew_if_taken()
         log = self._open_log()
         if self._saver is not None:
             # Going back within a block.
-            self._saver.finish()
+            self._saver.finish(stopped=False)
         stream = None if data is None else open_stream(data)
         told = tell(self.config, stream, self.mesh, jax.process_count())
 
         def check(saved: Saved) -> None:
-            compare_told(saved, told, check_data=check_data)
+            where = f"step {saved.step} in {self._place.url}"
+            compare_told(saved, told, where=where, check_data=check_data)
 
         options = in_state(specs=specs, rename=rename)
         options |= {"cast": cast, "missing": missing, "extra": extra}
@@ -273,13 +274,6 @@ class Run:
                 raise ValueError(
                     f"expected saved({step}, ..) in step {step}, found {self.step}"
                 )
-        if self._last.step < self.step:
-            warnings.warn(
-                f"expected saved() to be called in each step, found that step "
-                f"{self.step} was not saved: what came after step {self._last.step} is "
-                "lost",
-                stacklevel=2,
-            )
 
     def saved(
         self,
@@ -321,6 +315,14 @@ class Run:
             if self._notices is not None and not self.stopped:
                 self._notices.forget()
         return True
+
+    def _warn_of_unsaved(self) -> None:
+        if self._last.step < self.step:
+            warn_caller(
+                f"expected the last step to be saved, found the block left after step "
+                f"{self.step} - in {self._place.url}: what came after step "
+                f"{self._last.step} is lost; call saved() in each step, up to until="
+            )
 
     def _choose_stream(self, data: Any) -> Stream | None:
         """Return the stream whose position is saved: of its source it is unknown."""
@@ -367,7 +369,8 @@ class Run:
 
     def _hear(self, source: str) -> None:
         """Take a notice, on the thread that heard it."""
-        _log.warning("%s: the run saves and stops as soon as it can", source)
+        then = "stops" if self._on_notice == "exit" else "goes on"
+        _log.warning("%s: the run saves as soon as it can, and %s", source, then)
         self._note("notice", source=source)
         self._early.append("stop")
         if self._sync is not None:

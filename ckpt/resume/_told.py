@@ -23,12 +23,16 @@ def check_config(config: Mapping[str, Any] | None) -> dict[str, Any]:
     >>> check_config({"seed": 0, "betas": (0.9, 0.99)})
     {'seed': 0, 'betas': [0.9, 0.99]}
     """
-    try:
-        return json.loads(json.dumps(dict(config or {}), sort_keys=False))
-    except (TypeError, ValueError) as error:
-        raise TypeError(
-            f"expected config= of numbers, texts, lists and dicts, found {error}"
-        ) from None
+    found: dict[str, Any] = {}
+    for name, value in dict(config or {}).items():
+        try:
+            found[name] = json.loads(json.dumps(value))
+        except (TypeError, ValueError) as error:
+            raise TypeError(
+                "expected config= of numbers, texts, lists and dicts, found that "
+                f"{error} - at `{name}`"
+            ) from None
+    return found
 
 
 def tell(
@@ -44,7 +48,9 @@ def tell(
     }
 
 
-def compare_told(saved: Saved, now: Mapping[str, Any], *, check_data: bool) -> None:
+def compare_told(
+    saved: Saved, now: Mapping[str, Any], *, where: str, check_data: bool
+) -> None:
     """Warn of settings and config that differ; DataMismatch for another pipeline."""
     told = saved.told
     for name, effect in (
@@ -53,8 +59,8 @@ def compare_told(saved: Saved, now: Mapping[str, Any], *, check_data: bool) -> N
     ):
         lines = compare_values(_mapping(told.get(name)), _mapping(now[name]))
         if lines:
-            _warn(f"expected the {name} of step {saved.step}", lines, effect)
-    _compare_data(saved, now["data"], check_data=check_data)
+            _warn(f"expected the {name} of {where}", lines, effect)
+    _compare_data(saved, now["data"], where=where, check_data=check_data)
     if (told.get("mesh"), told.get("processes")) != (now["mesh"], now["processes"]):
         _log.info(
             "step %d was saved on mesh %s of %s processes and goes on on %s of %d: the "
@@ -64,27 +70,25 @@ def compare_told(saved: Saved, now: Mapping[str, Any], *, check_data: bool) -> N
         )
 
 
-def _compare_data(saved: Saved, now: Any, *, check_data: bool) -> None:
+def _compare_data(saved: Saved, now: Any, *, where: str, check_data: bool) -> None:
     before = saved.told.get("data")
     if before is None or now is None:
         if before is not now:
             which = ["no data was saved, it begins at its start"]
             if now is None:
                 which = ["no data is given, though its position was saved"]
-            _warn(
-                f"expected the data of step {saved.step}", which, "pass the same data"
-            )
+            _warn(f"expected the data of {where}", which, "pass the same data")
         return
     lines = compare_fingerprints(before, now)
     if lines and check_data:
         raise DataMismatch(
-            f"expected the data of step {saved.step}, found another pipeline:\n  "
+            f"expected the data of {where}, found another pipeline:\n  "
             + "\n  ".join(lines)
             + "\ngo on with the data that was saved; or pass check_data=False to take "
             "its position all the same"
         )
     if lines:
-        _warn(f"expected the data of step {saved.step}", lines, "its position is taken")
+        _warn(f"expected the data of {where}", lines, "its position is taken")
 
 
 def _mapping(value: Any) -> dict[str, Any]:

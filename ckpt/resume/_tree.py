@@ -26,7 +26,7 @@ from .._remesh import remesh
 from .._restore import restore
 from .._store_options import GivenOptions
 from ._plain import decode_plain, encode_plain
-from ._rng import pack_rngs, read_global_rngs
+from ._rng import check_global_rngs, pack_rngs, read_global_rngs
 
 STATE = ("state", "state/**")
 
@@ -80,6 +80,8 @@ def read_saved(
     wanted = [children[process]] if count == processes else list(children)
     tree = restore(found, select=["run", *wanted])
     hosts = tuple(_read_text(t, found) for t in tree["host"].values if t is not _ABSENT)
+    for host in hosts:
+        check_global_rngs(host.get("rngs"))
     return Saved(step, count, hosts, _read_text(tree["run"], found))
 
 

@@ -27,10 +27,10 @@ def main(path: str) -> None:
     step_fn, init = found[:2]
     data: Any = found[2] if len(found) > 2 else None
     steps = spec["steps"]
-    record: dict[str, Any] = {}
-    if spec["part"] == "first":
+    if spec["part"] == "whole":
         stream = None if data is None else open_stream(data())
-        record["whole"] = _train(step_fn, init(), stream, 0, 2 * steps)
+        _write(spec, _train(step_fn, init(), stream, 0, 2 * steps))
+        return
     with ckpt.Run(spec["run"], mesh, save=None, signals=()) as run:
         state, stream = run.resume(init(), None if data is None else data())
         begun, state_there = run.step, show_leaves(state)
@@ -41,12 +41,10 @@ def main(path: str) -> None:
             seen.append(shown)
             run.saved(step, state)
             kept[:] = [state]
-    record["part"] = {
-        "begun": begun,
-        "there": state_there,
-        "seen": seen,
-        "state": show_leaves(kept[0]),
-    }
+    _write(spec, {"seen": seen, "there": state_there, "state": show_leaves(kept[0])})
+
+
+def _write(spec: dict[str, Any], record: Any) -> None:
     with open(spec["record"], "w", encoding="utf-8") as file:
         json.dump(record, file)
 

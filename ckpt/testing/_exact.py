@@ -42,9 +42,9 @@ def assert_resume_exact(
     `step_fn(state, batch)` returns the next state, alone or in a tuple with what else
     is to be compared (the loss, say); `init()` makes the state, `data()` what `Run`
     takes as data (without it, `step_fn(state)`). All three must be found by a fresh
-    process: functions at the top of a module. Two processes train, one after the
-    other, on as many devices as this one is configured for; they run your modules'
-    top-level code. `mesh` is made anew there.
+    process: functions at the top of a module. Three processes train, one after the
+    other, so it takes seconds at least; on as many devices as this one is configured
+    for. They run your modules' top-level code. `mesh` is made anew there.
 
     AssertionError names what differs first: the restored state, a batch, what a step
     returned, or a leaf of the final state; RuntimeError when training fails.
@@ -68,9 +68,10 @@ def assert_resume_exact(
             "sys_path": [os.path.abspath(entry) for entry in sys.path],
             "config": _read_config(),
         }
-        first = _train(spec, "first", folder, timeout)
-        second = _train(spec, "second", folder, timeout)
-    compare_records(first, second, steps)
+        whole, part, resumed = (
+            _train(spec, name, folder, timeout) for name in ("whole", "part", "resumed")
+        )
+    compare_records(whole, part, resumed, steps)
 
 
 def _read_config() -> dict[str, Any]:
@@ -110,9 +111,10 @@ def _train(
     return json.loads(record.read_text())
 
 
-def compare_records(first: dict[str, Any], second: dict[str, Any], steps: int) -> None:
-    """Raise AssertionError where the records of the two processes part."""
-    whole, part, resumed = first["whole"], first["part"], second["part"]
+def compare_records(
+    whole: dict[str, Any], part: dict[str, Any], resumed: dict[str, Any], steps: int
+) -> None:
+    """Raise AssertionError where the records of the three processes part."""
     _expect_equal(
         "two trainings from the start to be equal",
         "training itself is not repeatable: look for a source of randomness without a "

@@ -53,6 +53,7 @@ def main(doing: str, argument: str) -> None:
         else:
             break
     notices.close()
+    os.kill(os.getpid(), signal.SIGUSR1)
     tell(f"after {signal.getsignal(signal.SIGTERM) is signal.SIG_DFL}")
 
 

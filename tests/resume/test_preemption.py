@@ -95,8 +95,11 @@ def test_a_process_that_fails_does_not_save(
     server: JobServer, folder: Path, cache: Path
 ) -> None:
     spec = make_spec(folder, "run", every=3, until=20, raise_at=8)
-    (end,) = run_job(server, 1, spec, cache)
-    assert (end.status, end.error) == ("raised", "ArithmeticError")
+    with start_job(server, 1, cache) as job:
+        (end,) = job.run(TRAIN, spec, timeout=120)
+        assert (end.status, end.error) == ("raised", "ArithmeticError")
+        # What was begun before goes on in the background.
+        wait_until(lambda: 6 in ckpt.steps(spec["run"]))
     assert ckpt.steps(spec["run"]) == [3, 6]
 
 

@@ -5,7 +5,6 @@ import random
 import shutil
 import time
 import warnings
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -21,28 +20,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 
 import ckpt
 from ckpt.resume import Batches, Last, Stream, choose_interval, every
-
-Train = Callable[..., tuple[Any, list[Any]]]
-
-
-def batch_of(seed: int, step: int) -> int:
-    return 1000 * seed + step
-
-
-def train(path: Path, until: int, **options: Any) -> tuple[Any, list[Any]]:
-    """Train a counter on batches; return its state and what it saw."""
-    data = options.pop("data", Batches(batch_of, seed=1))
-    given = options.pop("resume", {})
-    seen: list[Any] = []
-    given_options: dict[str, Any] = {"save": every(steps=2), **options}
-    with ckpt.Run(path, signals=(), **given_options) as run:
-        state, data = run.resume({"sum": np.int64(0)}, data, **given)
-        for step in run.steps(until=until):
-            batch = next(data)
-            seen.append(batch)
-            state = {"sum": state["sum"] + np.sum(batch, dtype=np.int64)}
-            run.saved(step, state, data, metrics={"sum": state["sum"]})
-    return state, seen
+from tests.resume._counter import batch_of, train
 
 
 def test_a_run_begins_saves_and_goes_on(memory_run: Path) -> None:
@@ -61,95 +39,6 @@ def test_a_run_begins_saves_and_goes_on(memory_run: Path) -> None:
 def test_the_state_can_be_read_without_a_run(memory_run: Path) -> None:
     state, _ = train(memory_run, 4)
     assert ckpt.restore(memory_run, select="state/**")["state"] == state
-
-
-def damage(path: Path, step: int) -> None:
-    """Flip a bit of the state's bytes in a step."""
-    (pack,) = path.glob(f"{step}-*/~packs/*/c/0")
-    data = bytearray(pack.read_bytes())
-    data[0] ^= 1
-    pack.write_bytes(data)
-
-
-def test_a_damaged_step_is_skipped_and_said_so(memory_run: Path) -> None:
-    train(memory_run, 6)
-    damage(memory_run, 6)
-    told = r"expected to resume from step 6, found it unusable \(Damaged: .*older step"
-    with pytest.warns(UserWarning, match=told):
-        state, seen = train(memory_run, 8)
-    assert seen == [1004, 1005, 1006, 1007]
-    assert state["sum"] == sum(range(1000, 1008))
-    # What was damaged is there again.
-    assert all(ckpt.verify(memory_run, step=s).ok for s in ckpt.steps(memory_run))
-
-
-def test_nothing_begins_anew_when_no_step_is_whole(memory_run: Path) -> None:
-    train(memory_run, 4)
-    for step in (2, 4):
-        damage(memory_run, step)
-    told = r"(?s)none of steps 4, 2 whole .* step 4: Damaged"
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        with pytest.raises(ckpt.Damaged, match=told):
-            train(memory_run, 6)
-    assert ckpt.steps(memory_run) == [2, 4]
-
-
-def test_an_older_step_is_gone_back_to_and_later_ones_are_replaced(
-    memory_run: Path,
-) -> None:
-    train(memory_run, 6)
-    state, seen = train(memory_run, 8, resume={"step": 2})
-    assert seen == [1002, 1003, 1004, 1005, 1006, 1007]
-    assert state["sum"] == sum(range(1000, 1008))
-    assert ckpt.steps(memory_run) == [2, 4, 6, 8]
-    with pytest.raises(ckpt.NotFound, match=r"expected step 3, found steps 2, 4, 6, 8"):
-        train(memory_run, 8, resume={"step": 3})
-
-
-def test_a_damaged_step_pushes_none_out_that_is_whole(memory_run: Path) -> None:
-    train(memory_run, 6)
-    damage(memory_run, 6)
-    with pytest.warns(UserWarning, match="expected to resume from step 6"):
-        train(memory_run, 5, save=None, keep=ckpt.Keep(last=1))
-    assert ckpt.steps(memory_run) == [5, 6]
-    with pytest.warns(UserWarning, match="expected to resume from step 6"):
-        assert train(memory_run, 8, keep=ckpt.Keep(last=1))[1] == [1005, 1006, 1007]
-    assert ckpt.steps(memory_run) == [8]
-
-
-def test_what_is_damaged_is_written_again_and_not_named(memory_run: Path) -> None:
-    """Training comes to the same values, whose hashes a skipped step has."""
-
-    def train_weights(until: int) -> int:
-        with ckpt.Run(memory_run, save=every(steps=2), reuse=True, signals=()) as run:
-            state, _ = run.resume({"w": np.zeros(1 << 18)})
-            begun = run.step
-            for step in run.steps(until=until):
-                state = {"w": state["w"] + 1}
-                run.saved(step, state)
-        return begun
-
-    train_weights(6)
-    (file,) = memory_run.glob("6-*/state/w/c/0")
-    data = bytearray(file.read_bytes())
-    data[5000] ^= 1
-    file.write_bytes(data)
-    with pytest.warns(UserWarning, match="expected to resume from step 6"):
-        assert train_weights(6) == 4
-    assert ckpt.verify(memory_run, step=6).ok
-    assert train_weights(8) == 6
-
-
-@pytest.mark.parametrize("keep", [None, ckpt.Keep(last=2)])
-def test_what_was_gone_back_behind_is_not_resumed(
-    memory_run: Path, disk_run: Path, keep: ckpt.Keep | None
-) -> None:
-    options: dict[str, Any] = {"mirror": disk_run, "keep_local": 9, "keep": keep}
-    train(memory_run, 6, **options)
-    train(memory_run, 3, resume={"step": 2}, save=None, **options)
-    assert ckpt.steps(memory_run) == ckpt.steps(disk_run) == [2, 3]
-    assert train(memory_run, 4, **options)[1] == [1003]
 
 
 def test_a_source_in_the_place_of_its_stream_saves_no_other_position(
@@ -331,15 +220,15 @@ def test_a_model_that_can_be_called_is_no_function(memory_run: Path) -> None:
 
 
 def test_a_step_that_is_not_told_of_is_warned_of(memory_run: Path) -> None:
-    def train_silently(run: ckpt.Run) -> None:
-        for step in run.steps(until=3):
-            if step == 2:
-                run.saved(step, {"x": 2})
+    def train_silently() -> None:
+        with ckpt.Run(memory_run, save=every(steps=2)) as run:
+            run.resume({"x": 1})
+            for step in run.steps(until=3):
+                if step == 2:
+                    run.saved(step, {"x": 2})
 
-    with ckpt.Run(memory_run, save=every(steps=2)) as run:
-        run.resume({"x": 1})
-        with pytest.warns(UserWarning, match=r"step 3 was not saved: what came after"):
-            train_silently(run)
+    with pytest.warns(UserWarning, match=r"after step 3 .* came after step 2 is lost"):
+        train_silently()
     assert ckpt.steps(memory_run) == [2]
 
 
@@ -353,13 +242,31 @@ def test_a_step_that_no_run_saved_is_refused(memory_run: Path) -> None:
 
 
 def test_calls_out_of_order_are_refused(memory_run: Path) -> None:
-    with ckpt.Run(memory_run, save=None) as run:
+    run = ckpt.Run(memory_run, save=every(steps=1))
+    with pytest.raises(RuntimeError, match="expected a run that was entered, found on"):
+        run.resume({"x": 1})
+    with run:
         with pytest.raises(RuntimeError, match=r"expected resume\(\) before this"):
             run.saved(1, {})
         run.resume({"x": 1})
         run.saved(1, {"x": 2})
         with pytest.raises(ValueError, match="expected a step after 1, found 0"):
             run.saved(0, {"x": 2})
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"save": 5}, "expected save=ckpt.every"),
+        ({"keep": 3}, "expected keep=ckpt.Keep"),
+        ({"config": {"a": 1, "f": print}}, "at `f`"),
+    ],
+)
+def test_options_that_mean_nothing_are_refused_at_once(
+    memory_run: Path, options: Any, message: str
+) -> None:
+    with pytest.raises(TypeError, match=message):
+        ckpt.Run(memory_run, **options)
 
 
 def test_a_save_that_failed_in_the_background_is_raised(memory_run: Path) -> None:
