@@ -2,7 +2,6 @@
 
 from ._batches import Batches as Batches, shuffle_indices as shuffle_indices
 from ._events import EventLog as EventLog
-from ._fingerprint import compare_fingerprints as compare_fingerprints
 from ._goodput import Goodput as Goodput, goodput as goodput
 from ._interval import (
     Interval as Interval,
@@ -14,7 +13,7 @@ from ._interval import (
 from ._policy import Every as Every, Last as Last, Policy as Policy, every as every
 from ._prometheus import prometheus as prometheus
 from ._run import REQUEUE as REQUEUE, Run as Run
-from ._stream import Stream as Stream, open_stream as open_stream
+from ._stream import Stream as Stream
 
 __all__ = [
     "REQUEUE",
@@ -28,12 +27,10 @@ __all__ = [
     "Run",
     "Stream",
     "choose_interval",
-    "compare_fingerprints",
     "daly",
     "estimate_mtbf",
     "every",
     "goodput",
-    "open_stream",
     "prometheus",
     "shuffle_indices",
     "young_daly",

@@ -6,11 +6,13 @@ import signal
 import threading
 import time
 from typing import Any
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec as P
 
+from ckpt.resume import _sync
 from ckpt.resume._sync import SyncPoints
 
 
@@ -40,6 +42,17 @@ def loop_until_agreed(
         thread.join()
     sync.close()
     return found
+
+
+def loop_with_points_in_the_past(points: int, asker: int) -> list[tuple[int, str]]:
+    """Unsafe: the agreed step is one that some have passed."""
+    most = max
+
+    def choose(*values: Any) -> Any:
+        return min(*values) - 1 if len(values) == 1 else most(*values)
+
+    with mock.patch.object(_sync, "max", choose, create=True):
+        return loop_until_agreed(points, asker, 7, together=False)
 
 
 def loop_where_one_leaves(leaver: int) -> list[tuple[int, str]]:

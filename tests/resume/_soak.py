@@ -44,9 +44,18 @@ class Soak:
 
 
 def soak(
-    server: JobServer, folder: Path, *, strikes: int, seed: int, every: int = 4
+    server: JobServer,
+    folder: Path,
+    *,
+    strikes: int,
+    seed: int,
+    every: int = 4,
+    forgets: bool = False,
 ) -> Soak:
-    """Strike a training so often, let it end, and compare."""
+    """Strike a training so often, let it end, and compare.
+
+    One that `forgets` its data's position must be found out.
+    """
     chance = random.Random(seed)
     cache = folder / "cache"
     complaints: list[str] = []
@@ -59,6 +68,7 @@ def soak(
         if number == strikes:
             until = max(known, default=0) + 10
         spec = _spec(folder, "run", number, until=until, every=every, pause=0.01)
+        spec["forgets"] = forgets
         with start_job(server, processes, cache) as job:
             # The clock begins with the first process that trains, as its log does.
             began = began or time.time()

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 import ckpt
-from ckpt.resume import Batches, Stream, compare_fingerprints
+from ckpt.resume import Batches, Stream
+from ckpt.resume._fingerprint import compare_fingerprints
 
 from . import _sources
 from ._sources import Case, Counter, quiet, resume, take, through_json

@@ -6,7 +6,8 @@ import sys
 
 import pytest
 
-from ckpt.resume import Stream, open_stream
+from ckpt.resume import Stream
+from ckpt.resume._stream import open_stream
 
 from ._sources import CASES, resume, take, through_json, to_text
 
@@ -35,6 +36,7 @@ def test_a_stream_is_resumed_again_and_again(name: str) -> None:
     assert got == case.read(20)
 
 
+@pytest.mark.campaign
 def test_a_new_process_goes_on_where_another_stopped() -> None:
     asked, expected = "", []
     for name, case in CASES.items():

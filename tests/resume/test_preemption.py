@@ -25,8 +25,11 @@ def train_until(job: Job, spec: dict[str, Any], step: int, members: int) -> None
     wait_until(reached, timeout=60)
 
 
-@pytest.mark.parametrize("service", [True, False], ids=["service", "no-service"])
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+@pytest.mark.parametrize(
+    ("number", "service"),
+    [(signal.SIGTERM, True), (signal.SIGUSR1, False), (signal.SIGTERM, False)],
+    ids=["term", "usr1, no service", "term, no service"],
+)
 def test_all_save_the_same_step_when_one_is_told(
     server: JobServer, folder: Path, cache: Path, number: int, *, service: bool
 ) -> None:
@@ -46,6 +49,7 @@ def test_all_save_the_same_step_when_one_is_told(
         assert end["there"] == ends[0]["state"]
 
 
+@pytest.mark.campaign
 def test_a_run_that_goes_on_can_be_told_again(
     server: JobServer, folder: Path, cache: Path
 ) -> None:
@@ -78,6 +82,7 @@ def test_a_file_tells_all(server: JobServer, folder: Path, cache: Path) -> None:
     assert ckpt.steps(spec["run"]) == [ends[0]["step"]]
 
 
+@pytest.mark.campaign
 def test_a_clock_saves_the_same_step_everywhere(
     server: JobServer, folder: Path, cache: Path
 ) -> None:
@@ -103,6 +108,7 @@ def test_a_process_that_fails_does_not_save(
     assert ckpt.steps(spec["run"]) == [3, 6]
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_a_run_may_be_entered_before_or_after_the_job_is_joined(
     folder: Path, when: str
@@ -132,3 +138,19 @@ def test_a_run_may_be_entered_before_or_after_the_job_is_joined(
             process.communicate()
     (step,) = ckpt.steps(run)
     assert ckpt.restore(run)["state"] == {"done": step}
+
+
+def test_without_a_listener_nothing_is_saved(
+    server: JobServer, folder: Path, cache: Path
+) -> None:
+    spec = make_spec(
+        folder, "run", every=None, until=100_000, pause=0.01, options={"signals": []}
+    )
+    with start_job(server, 2, cache, jax_enable_preemption_service=False) as job:
+        job.begin(TRAIN, spec)
+        train_until(job, spec, 3, 2)
+        for member in range(2):
+            job.tell(member, signal.SIGTERM)
+        ends = job.collect(timeout=30)
+    assert {end.status for end in ends} <= {"died", "aborted"}
+    assert ckpt.steps(spec["run"]) == []

@@ -26,3 +26,10 @@ def test_one_that_has_left_keeps_nobody_waiting(server: JobServer) -> None:
     assert found[0] == found[1]
     assert [why for _, why in found[0]] == ["late"]
     assert found[2] == []
+
+
+def test_points_that_some_have_passed_are_found_out(server: JobServer) -> None:
+    with server.start(Setup(3)) as job:
+        answers = job.run(f"{LOOPS}:loop_with_points_in_the_past", 3, 2)
+    found = [answer.value for answer in answers]
+    assert not found[0] == found[1] == found[2]

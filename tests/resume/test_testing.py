@@ -47,11 +47,13 @@ def train_with_a_memory_outside(state: Any, batch: Any) -> Any:
 _memory: dict[str, float] = {}
 
 
+@pytest.mark.campaign
 def test_training_that_resumes_exactly_passes() -> None:
     mesh = jax.make_mesh((2,), ("data",))
     assert_resume_exact(train_step, init, data, steps=2, mesh=mesh)
 
 
+@pytest.mark.campaign
 def test_what_lives_outside_of_the_state_is_found() -> None:
     told = r"(?s)go on as if it had not stopped, found .* at `step 3: returned/0`"
     with pytest.raises(AssertionError, match=told):
