@@ -16,7 +16,7 @@ def compare_fingerprints(saved: dict[str, Any], now: dict[str, Any]) -> list[str
     What only one of them tells is no difference, but for kind, name, seed and
     batch_size.
 
-    >>> from ckpt.resume import compare_fingerprints
+    >>> from ckpt.resume._fingerprint import compare_fingerprints
     >>> compare_fingerprints({"seed": 0, "records": 8}, {"seed": 1, "records": 8})
     ['seed: expected 0 (saved), found 1']
     """
