@@ -52,17 +52,18 @@ def test_an_error_at_any_call_loses_nothing_that_is_needed(
 
 @pytest.mark.campaign
 @pytest.mark.parametrize(
-    ("killed", "beside"),
-    [(("save", [3]), ("prune", [])), (("prune", []), ("save", [3]))],
+    ("killed", "beside", "stride"),
+    [(("save", [3]), ("prune", []), 14), (("prune", []), ("save", [3]), 5)],
 )
 def test_a_kill_beside_another_that_goes_on_loses_nothing(
     server: ForkServer,
     folder: Path,
     killed: tuple[str, list[object]],
     beside: tuple[str, list[object]],
+    stride: int,
 ) -> None:
     figures = sweep_beside(
-        server, folder, killed=killed, beside=beside, legal=BOTH, stride=14
+        server, folder, killed=killed, beside=beside, legal=BOTH, stride=stride
     )
     assert figures.complaints == ()
     assert figures.faults > 2
