@@ -93,9 +93,12 @@ class SyncPoints:
             self._changed.notify_all()
 
     @property
-    def _is_quiet(self) -> bool:
-        """Whether an agreement has failed, and another would hold training up again."""
-        return time.monotonic() < self._quiet_until
+    def _may_ask(self) -> bool:
+        """Whether there is something to ask; not soon after an agreement has failed.
+
+        Another one would hold training up again.
+        """
+        return bool(self._asked) and time.monotonic() >= self._quiet_until
 
     @property
     def is_asked(self) -> bool:
@@ -160,13 +163,13 @@ class SyncPoints:
     def _await_turn(self, pause: float) -> bool:
         """Wait until the last agreed step is behind; then ask what was not answered."""
         with self._changed:
-            self._changed.wait_for(lambda: self._closed or bool(self._asked), pause)
+            self._changed.wait_for(lambda: self._closed or self._may_ask, pause)
             self._changed.wait_for(lambda: self._closed or self._point is None)
             if self._closed:
                 return False
-            why = next(iter(self._asked), None)
+            why = next(iter(self._asked)) if self._may_ask else None
             number = self._round
-        if why is not None and not self._is_quiet:
+        if why is not None:
             self._call(number, why)
         return True
 

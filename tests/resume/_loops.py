@@ -44,6 +44,33 @@ def loop_until_agreed(
     return found
 
 
+def count_requests_after_failing(seconds: float) -> int:
+    """Ask where the others never answer; count the requests that follow for a while."""
+    if jax.process_index():
+        time.sleep(seconds + 2)
+        return 0
+    asked = 0
+    real = SyncPoints._try_get
+
+    def count(self: SyncPoints, name: str) -> Any:
+        nonlocal asked
+        asked += 1
+        return real(self, name)
+
+    with (
+        mock.patch.object(_sync, "_GATHER_SECONDS", 0.3),
+        mock.patch.object(SyncPoints, "_try_get", count),
+    ):
+        sync = SyncPoints(0)
+        sync.ask("why")
+        time.sleep(1.5)
+        before = asked
+        time.sleep(seconds)
+        after = asked
+        sync.close()
+    return after - before
+
+
 def loop_with_points_in_the_past(points: int, asker: int) -> list[tuple[int, str]]:
     """Unsafe: the agreed step is one that some have passed."""
     most = max

@@ -33,3 +33,12 @@ def test_points_that_some_have_passed_are_found_out(server: JobServer) -> None:
         answers = job.run(f"{LOOPS}:loop_with_points_in_the_past", 3, 2)
     found = [answer.value for answer in answers]
     assert not found[0] == found[1] == found[2]
+
+
+def test_an_agreement_that_failed_is_not_asked_for_without_a_pause(
+    server: JobServer,
+) -> None:
+    with server.start(Setup(2)) as job:
+        answers = job.run(f"{LOOPS}:count_requests_after_failing", 1.0)
+    # It listens five times a second.
+    assert 1 <= answers[0].value <= 10
