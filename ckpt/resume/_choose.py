@@ -141,7 +141,8 @@ def _read_together(place: Place, step: int, check: Callable[[Saved], None]) -> S
 def _restore_state(
     place: Place, mesh: Any, like: Any, step: int, options: Mapping[str, Any]
 ) -> Any:
-    wanted = {"state": pack_rngs(like)}
+    # With a leaf that is always there: a state may have none.
+    wanted = {"state": pack_rngs(like), "run": ""}
     read = partial(
         restore,
         place.path,

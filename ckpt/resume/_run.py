@@ -180,12 +180,13 @@ class Run:
         """Return the state and data to go on with: the newest step's that verifies.
 
         `init` is the state to begin with where nothing is committed, or a function
-        that makes it (called only then; it must be one that jax.eval_shape takes, and
-        then memory holds one state, not two). It says what is restored: structure,
+        that makes it (called only then if jax.eval_shape takes it, so that memory never
+        holds two states). It says what is restored: structure,
         dtypes, shardings. `data` is a `Stream`, a loader, dataset or iterator whose
         position can be saved; a Stream comes back. What is damaged is skipped with a
         warning; when steps are committed and none loads, Damaged is raised. `step`
-        goes back to an older one, whose later ones are then overwritten.
+        goes back to an older one: those later than it are removed, in the mirror too,
+        once a save has taken another way.
 
         DataMismatch when the data is not what was saved (`check_data=False` takes its
         position all the same); StructureMismatch when the model or the optimizer is

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 import jax
-from jax.sharding import NamedSharding
+from jax.sharding import NamedSharding, SingleDeviceSharding
 
 import pytree
 
@@ -28,7 +28,7 @@ from .._store_options import GivenOptions
 from ._plain import decode_plain, encode_plain
 from ._rng import check_global_rngs, pack_rngs, read_global_rngs
 
-STATE = ("state", "state/**")
+STATE = ("state", "state/**", "run")
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,17 +129,27 @@ def is_function(init: Any) -> bool:
 
 
 def make_like(init: Any, mesh: Any) -> Any:
-    """Return what a restored state is to be like; on a mesh it need not be made."""
+    """Return what a restored state is to be like, which is not made for that.
+
+    But where something in it is no array (a generator, a text) a function is called.
+    """
     if not is_function(init):
         return init
-    if mesh is None:
-        # Abstract arrays lie nowhere: they would come back as numpy's.
-        return init()
     try:
-        return jax.eval_shape(init)
+        like = jax.eval_shape(init)
     except TypeError:
-        # Something in it is no array: a generator, a text.
         return init()
+    if mesh is not None:
+        return like
+    # Abstract arrays lie nowhere: they would come back as numpy's.
+    here = SingleDeviceSharding(jax.local_devices()[0])
+    return jax.tree.map(lambda leaf: _put_on(leaf, here), like)
+
+
+def _put_on(leaf: jax.ShapeDtypeStruct, sharding: Any) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(
+        leaf.shape, leaf.dtype, sharding=sharding, weak_type=leaf.weak_type
+    )
 
 
 def in_state(*, specs: Any, rename: Mapping[str, str] | None) -> dict[str, Any]:

@@ -208,6 +208,37 @@ def test_a_function_makes_the_state_only_where_none_is_saved(memory_run: Path) -
     assert made.count(False) == 1
 
 
+def test_a_function_is_called_once_without_a_mesh_too(memory_run: Path) -> None:
+    made: list[bool] = []
+
+    def init() -> Any:
+        made.append(isinstance(jnp.ones(1), Tracer))
+        return {"w": jnp.arange(8.0), "scale": jnp.asarray(0.5)}
+
+    for _ in range(2):
+        with ckpt.Run(memory_run, save=None, signals=()) as run:
+            state, _ = run.resume(init)
+            for step in run.steps(until=1):
+                run.saved(step, state)
+        assert isinstance(state["w"], jax.Array)
+        assert state["w"].sharding == jnp.arange(8.0).sharding
+        assert state["scale"].weak_type
+    assert made.count(False) == 1
+
+
+@pytest.mark.parametrize(
+    "state", [{}, np.float32(3), {"a/b": {"": 1, "c*": [None, ()]}}, [{"..": 1.5}]]
+)
+def test_odd_trees_go_on(memory_run: Path, state: Any) -> None:
+    for until in (1, 2):
+        with ckpt.Run(memory_run, save=None, signals=()) as run:
+            found, _ = run.resume(state)
+            for step in run.steps(until=until):
+                run.saved(step, found)
+        assert found == state
+    assert ckpt.steps(memory_run) == [1, 2]
+
+
 def test_a_model_that_can_be_called_is_no_function(memory_run: Path) -> None:
     model = nnx.Linear(2, 3, rngs=nnx.Rngs(0))
     state: Any = None
