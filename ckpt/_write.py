@@ -24,7 +24,7 @@ from layouts import (
 from ._codec import encode_chunk
 from ._crc import checksum
 from ._errors import Unsupported
-from ._hash import ValueHash, hash_if_like
+from ._hash import ValueHash, hash_if_like, lay_flat
 from ._source import Source
 from ._store import Store, Writer
 
@@ -227,15 +227,10 @@ def _write_plain(
     batch = min(max(1, scratch.batch_bytes // chunk_bytes), _BATCH_CHUNKS)
     room = scratch.take(batch * chunk_bytes)
     slots = [room[n * chunk_bytes : (n + 1) * chunk_bytes] for n in range(batch)]
-    shaped = [slot.view(values.dtype).reshape(grid.cell) for slot in slots]
     crcs: list[int] = []
     buffers: list[Any] = []
     for number, chunk in enumerate(_chunks(values, grid)):
-        if chunk.flags.c_contiguous:
-            raw = chunk.reshape(-1).view(np.uint8)
-        else:
-            shaped[number % batch][...] = chunk
-            raw = slots[number % batch]
+        raw = lay_flat(chunk, slots[number % batch])
         crc = checksum(raw)
         crcs.append(crc)
         if hasher:

@@ -239,7 +239,6 @@ class Run:
             self._options,
             log,
             auto,
-            number,
             later,
             later.difference(skipped),
         )
@@ -308,7 +307,7 @@ class Run:
                 position=None if stream is None else stream.position(),
                 told=tell(self.config, stream, self.mesh, jax.process_count()),
             )
-            saver.save(step, tree, metrics, why=why)
+            saver.save(step, tree, metrics, why=why, last=self._last.step)
             self._last = Last(step, self._clock())
         if why == "stop":
             self.stopped = self._on_notice == "exit" and step != self._until

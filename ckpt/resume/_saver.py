@@ -31,9 +31,8 @@ _log = logging.getLogger("ckpt")
 class Saver:
     """Saves the trees of one run, in order.
 
-    `options` are `ckpt.save`'s; `last` is the step that was resumed or saved last.
-    Steps `later` than the one resumed are overwritten; those `abandoned` of them are
-    removed once a save has taken another way.
+    `options` are `ckpt.save`'s. Steps `later` than the one resumed are overwritten;
+    those `abandoned` of them are removed once a save has taken another way.
     """
 
     place: Place
@@ -43,16 +42,24 @@ class Saver:
     options: Mapping[str, Any]
     log: EventLog
     auto: Auto | None
-    last: int
     later: frozenset[int] = frozenset()
     abandoned: frozenset[int] = frozenset()
     pending: Future[Checkpoint] | None = field(default=None, init=False)
     failed: BaseException | None = field(default=None, init=False)
 
     def save(
-        self, step: int, tree: Any, metrics: Mapping[str, Any] | None, *, why: str
+        self,
+        step: int,
+        tree: Any,
+        metrics: Mapping[str, Any] | None,
+        *,
+        why: str,
+        last: int,
     ) -> None:
-        """Save a step in the background; at once if it is the last one or a stop's."""
+        """Save a step in the background; at once if it is the last one or a stop's.
+
+        `last` is the step that was resumed or saved before it.
+        """
         began = time.monotonic()
         options: dict[str, Any] = {
             **self.options,
@@ -61,7 +68,7 @@ class Saver:
             "overwrite": step in self.later,
             # The newest step, whose objects would be named, must be one of this way: of
             # a later one it is not known that they are whole.
-            "reuse": self.options["reuse"] and max(self.later, default=0) <= self.last,
+            "reuse": self.options["reuse"] and max(self.later, default=0) <= last,
         }
         try:
             if why in ("stop", "last"):
@@ -76,7 +83,6 @@ class Saver:
                 self.log.add("failed_save", step=step, error=str(error))
             raise
         self.later -= {step}
-        self.last = step
         stall = time.monotonic() - began
         if self.auto is not None and why not in ("stop", "last"):
             self.auto.see_stall(stall)

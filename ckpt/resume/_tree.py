@@ -142,14 +142,16 @@ def make_like(init: Any, mesh: Any) -> Any:
     if mesh is not None:
         return like
     # Abstract arrays lie nowhere: they would come back as numpy's.
-    here = SingleDeviceSharding(jax.local_devices()[0])
-    return jax.tree.map(lambda leaf: _put_on(leaf, here), like)
+    device = cast("Any", jax.local_devices()[0])
+    here = SingleDeviceSharding(device)
 
+    def put(leaf: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
+        weak = leaf.weak_type
+        return jax.ShapeDtypeStruct(
+            leaf.shape, leaf.dtype, sharding=here, weak_type=weak
+        )
 
-def _put_on(leaf: jax.ShapeDtypeStruct, sharding: Any) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(
-        leaf.shape, leaf.dtype, sharding=sharding, weak_type=leaf.weak_type
-    )
+    return jax.tree.map(put, like)
 
 
 def in_state(*, specs: Any, rename: Mapping[str, str] | None) -> dict[str, Any]:
