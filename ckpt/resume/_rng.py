@@ -92,7 +92,7 @@ def make_rng(saved: dict[str, Any]) -> Rng:
             rng = np.random.RandomState(_GENERATORS[saved["state"]["bit_generator"]]())
         else:
             rng = {"random.Random": random.Random}[kind]()
-    except (KeyError, TypeError) as error:
+    except _ODD as error:
         raise Untrusted(
             f"expected the state of a generator, found another ({error!s:.80})"
         ) from None
@@ -139,7 +139,7 @@ def check_global_rngs(saved: Any) -> None:
     try:
         random.Random().setstate(_python_state(saved["random"]))
         make_rng({"kind": "numpy.RandomState", "state": saved["numpy"]})
-    except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
+    except _ODD as error:
         raise Untrusted(
             f"expected the states of random and np.random, found {error!s:.80}"
         ) from None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any
 
 from .._errors import DataMismatch
 from ._fingerprint import compare_fingerprints
@@ -57,7 +57,7 @@ def compare_told(
         ("settings", "the steps that follow may differ from an uninterrupted run's"),
         ("config", "the run goes on as it is told now"),
     ):
-        lines = compare_values(_mapping(told.get(name)), _mapping(now[name]))
+        lines = compare_values(told[name], now[name])
         if lines:
             _warn(f"expected the {name} of {where}", lines, effect)
     _compare_data(saved, now["data"], where=where, check_data=check_data)
@@ -71,7 +71,7 @@ def compare_told(
 
 
 def _compare_data(saved: Saved, now: Any, *, where: str, check_data: bool) -> None:
-    before = saved.told.get("data")
+    before = saved.told["data"]
     if before is None or now is None:
         if before is not now:
             which = ["no data was saved, it begins at its start"]
@@ -89,10 +89,6 @@ def _compare_data(saved: Saved, now: Any, *, where: str, check_data: bool) -> No
         )
     if lines:
         _warn(f"expected the data of {where}", lines, "its position is taken")
-
-
-def _mapping(value: Any) -> dict[str, Any]:
-    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
 
 
 def _warn(what: str, lines: list[str], effect: str) -> None:

@@ -82,7 +82,15 @@ def read_saved(
     hosts = tuple(_read_text(t, found) for t in tree["host"].values if t is not _ABSENT)
     for host in hosts:
         check_global_rngs(host.get("rngs"))
-    return Saved(step, count, hosts, _read_text(tree["run"], found))
+    told = _read_text(tree["run"], found)
+    for name in ("settings", "config", "data"):
+        value = told.get(name)
+        if not (isinstance(value, dict) or (name == "data" and value is None)):
+            raise Untrusted(
+                f"expected {name} by name, found {value!r:.80} - at `run`, in "
+                f"{found.url}"
+            )
+    return Saved(step, count, hosts, told)
 
 
 _ABSENT = pytree.ABSENT
