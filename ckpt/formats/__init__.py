@@ -1,0 +1,1 @@
+"""Checkpoints that other libraries wrote: found by what they look like, read lazily."""

@@ -1,0 +1,212 @@
+"""What a foreign checkpoint holds: its tree, and where the bytes of each tensor lie."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any, Literal
+
+import numpy as np
+
+from layouts import Box, Placement
+
+from .._store import Store
+
+Array = np.ndarray[Any, Any]
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Blob:
+    """Some bytes of an object of the store: `length` of them, at `offset`.
+
+    With a codec they are one stream of it; offsets within a blob count what comes out.
+    """
+
+    name: str
+    offset: int
+    length: int
+    codec: Literal["zstd"] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A box of a tensor as plain little-endian items in a blob, the first at `offset`.
+
+    `strides` are in bytes and never negative; without them the items are in C order.
+    All items must lie within the blob: whoever makes a Block has checked that.
+    """
+
+    box: Box
+    blob: Blob
+    offset: int = 0
+    strides: Shape | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Lazy:
+    """Another reader of boxes: it reads whole chunks of this shape, from any thread.
+
+    `read` returns the values of a box in the tensor's dtype; it raises Damaged.
+    """
+
+    chunk: Shape
+    read: Callable[[Box], Array]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Tensor:
+    """One tensor: dtype by its name in `layouts`, shape, and where its values are.
+
+    Blocks tile the shape exactly: whoever makes a Tensor has proven it (`tiles`). An
+    array holds the values themselves. The same Tensor at two places of a tree is tied.
+    `kind` is "key" for the key data of a typed PRNG key of `impl`.
+    """
+
+    dtype: str
+    shape: Shape
+    data: tuple[Block, ...] | Lazy | Array
+    placement: Placement | None = None
+    kind: Literal["jax", "key"] = "jax"
+    impl: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A look at one object that reading the tensors alone does not take.
+
+    `work` raises Damaged (or another CkptError) where something is wrong.
+    """
+
+    name: str
+    size: int
+    work: Callable[[], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """A place to look for a foreign checkpoint in.
+
+    `names` are those of all objects below it, sorted. `file` is the name of the one
+    that the caller asked for, "" where that is the folder. `step` is the step that is
+    wanted, None for the newest.
+    """
+
+    store: Store
+    names: tuple[str, ...]
+    file: str = ""
+    step: int | None = None
+
+    def has(self, name: str) -> bool:
+        """Tell whether an object is there."""
+        return name in self._known
+
+    @property
+    def _known(self) -> frozenset[str]:
+        return frozenset(self.names)
+
+
+@dataclass(frozen=True, slots=True)
+class Catalogue:
+    """What was found: the format, and a tree of dicts, lists and tuples.
+
+    Leaves are Tensors, and None, bool, int, float, complex, str and bytes as they are.
+    `objects` are the names of the objects it lies in, `notes` what the caller should be
+    warned of (files that were passed over), `meta` what the format says beside.
+    """
+
+    format: str
+    tree: Any
+    objects: tuple[str, ...]
+    step: int = 0
+    notes: tuple[str, ...] = ()
+    checks: tuple[Check, ...] = ()
+    meta: dict[str, Any] = field(default_factory=dict[str, Any])
+
+
+def tiles(shape: Shape, boxes: list[Box]) -> bool:
+    """Tell whether boxes lie within a shape and cover each item of it exactly once.
+
+    Boxes without items may lie anywhere within. O(n log n) in the usual cases.
+
+    >>> tiles((4, 2), [Box((0, 0), (2, 2)), Box((2, 0), (2, 2))])
+    True
+    """
+    for box in boxes:
+        if len(box.shape) != len(shape) or any(
+            a < 0 or n < 0 or a + n > m
+            for a, n, m in zip(box.start, box.shape, shape, strict=True)
+        ):
+            return False
+    full = [box for box in boxes if 0 not in box.shape]
+    if sum(box.size for box in full) != math.prod(shape):
+        return False
+    return not _overlap(full, 0)
+
+
+def _overlap(boxes: list[Box], dimension: int) -> bool:
+    """Tell whether two boxes have an item in common, which they have not before here.
+
+    A sweep over one dimension: boxes that do not meet there cannot overlap, and groups
+    of those that do are swept over the next one.
+    """
+    if len(boxes) < 2:
+        return False
+    if dimension == len(boxes[0].shape):
+        return True
+    cuts = sorted({edge for b in boxes for edge in _span(b, dimension)})
+    number = {cut: n for n, cut in enumerate(cuts)}
+    groups: dict[int, list[Box]] = {}
+    for box in boxes:
+        first, last = (number[edge] for edge in _span(box, dimension))
+        for slot in range(first, last):
+            groups.setdefault(slot, []).append(box)
+    # Neighbours often hold the same boxes: each group is swept once.
+    seen = {frozenset(map(id, group)): group for group in groups.values()}
+    return any(_overlap(group, dimension + 1) for group in seen.values())
+
+
+def _span(box: Box, dimension: int) -> tuple[int, int]:
+    return box.start[dimension], box.start[dimension] + box.shape[dimension]
+
+
+def cut_run(shape: Shape, start: int, stop: int) -> Iterator[tuple[Box, int]]:
+    """Yield boxes that hold items `start` to `stop` of an array in C order.
+
+    Each box is itself one run in C order; with it comes where in the run it begins.
+
+    >>> [(b.start, b.shape, at) for b, at in cut_run((3, 4), 2, 9)]
+    [((0, 2), (1, 2), 0), ((1, 0), (1, 4), 2), ((2, 0), (1, 1), 6)]
+    """
+    inner = [math.prod(shape[d + 1 :]) for d in range(len(shape))]
+    at = start
+    while at < stop:
+        if not shape:
+            yield Box((), ()), 0
+            return
+        index = [at // i % n for i, n in zip(inner, shape, strict=True)]
+        # The outermost dimension whose whole rows begin here and end in time.
+        d = next(
+            d
+            for d in range(len(shape))
+            if at % inner[d] == 0 and at + inner[d] <= stop
+        )
+        rows = min((stop - at) // inner[d], shape[d] - index[d])
+        sizes = (*(1 for _ in range(d)), rows, *shape[d + 1 :])
+        yield Box((*index[: d + 1], *(0 for _ in shape[d + 1 :])), sizes), at - start
+        at += rows * inner[d]
+
+
+def is_chain(spans: list[tuple[int, int]], *, end: int) -> bool:
+    """Tell whether spans, sorted, follow one another from 0 to `end`, without gaps.
+
+    >>> is_chain([(0, 4), (4, 8)], end=8)
+    True
+    """
+    ordered = sorted(spans)
+    if not ordered:
+        return end == 0
+    chained = all(a[1] == b[0] for a, b in pairwise(ordered))
+    return chained and ordered[0][0] == 0 and ordered[-1][1] == end
