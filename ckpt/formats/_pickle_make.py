@@ -38,6 +38,7 @@ def call(m: Machine, called: Any, args: Any) -> Any:
     if called.call is None:
         return Record(called.module, called.name, arguments)
     # A function may copy what it is given, and may be given the same often.
+    m.spend(len(arguments))
     m.spend(sum(len(arg) for arg in arguments if hasattr(arg, "__len__")))
     try:
         return called.call(*arguments)

@@ -92,12 +92,10 @@ def find_start(fetch: Fetch, member: Member, length: int) -> int:
     return start
 
 
-def read_member(
-    fetch: Fetch, member: Member, *, start: int, verify: bool = True
-) -> bytes:
-    """Return the bytes of a member, Damaged where they are not those of its checksum."""
+def read_member(fetch: Fetch, member: Member, *, start: int) -> bytes:
+    """Return the bytes of a member, Damaged where its checksum is of others."""
     data = fetch(start, start + member.size)
-    if verify and member.crc and zlib.crc32(data) != member.crc:
+    if member.crc and zlib.crc32(data) != member.crc:
         raise _differ(member)
     return data
 
