@@ -182,7 +182,7 @@ def _direct(box: Box, goals: Sequence[Goal]) -> Array | None:
     goal, buffer = goals[0]
     if layouts.intersect(goal, box) != box:
         return None
-    part = buffer[box.within(goal.start)]
+    part = buffer[(*box.within(goal.start), ...)]
     return part if part.flags.c_contiguous else None
 
 
