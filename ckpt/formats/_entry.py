@@ -189,9 +189,7 @@ def cut_run(shape: Shape, start: int, stop: int) -> Iterator[tuple[Box, int]]:
         index = [at // i % n for i, n in zip(inner, shape, strict=True)]
         # The outermost dimension whose whole rows begin here and end in time.
         d = next(
-            d
-            for d in range(len(shape))
-            if at % inner[d] == 0 and at + inner[d] <= stop
+            d for d in range(len(shape)) if at % inner[d] == 0 and at + inner[d] <= stop
         )
         rows = min((stop - at) // inner[d], shape[d] - index[d])
         sizes = (*(1 for _ in range(d)), rows, *shape[d + 1 :])
