@@ -12,7 +12,7 @@ from .._store_options import GivenOptions
 from ._entry import Catalogue, Folder
 
 _FINDERS = (
-    ("_safetensors_find", "find_safetensors"),
+    ("_safetensors", "find_safetensors"),
     ("_dcp", "find_dcp"),
     ("_deepspeed", "find_deepspeed"),
     ("_orbax", "find_orbax"),
