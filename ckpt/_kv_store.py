@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Generator, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import tensorstore as ts
 
@@ -47,6 +47,8 @@ class KvStore:
     parallel: int
     timeout: float
     within: str = ""
+    spec: dict[str, Any] = field(default_factory=dict[str, Any], compare=False)
+    context: ts.Context | None = field(default=None, compare=False)
 
     @property
     def url(self) -> str:
@@ -98,13 +100,18 @@ class KvStore:
             size = self._find_size(name, size)
         return KvReader(partial(self.get, name), where=self._where(name), size=size)
 
-    def write(self, name: str, *, size: int | None) -> KvWriter:
+    def write(self, name: str, *, size: int | None, over: bool = False) -> KvWriter:
         check_name(name)
-        create = partial(self.create, name)
+        create = partial(self._overwrite if over else self.create, name)
         return KvWriter(create, where=self._where(name), size=size)
 
     def create(self, name: str, data: bytes) -> bool:
         return self._put(name, data, _no_value())
+
+    def _overwrite(self, name: str, data: bytes) -> bool:
+        sent = self.kv.write(self._key(name), data)
+        self._wait(sent, name, size=len(data), outcome="unknown")
+        return True
 
     def replace(self, name: str, data: bytes, *, expected: bytes) -> bool:
         generation = self._find_generation(name, expected)
