@@ -12,12 +12,8 @@ from .._store_options import GivenOptions
 from ._entry import Catalogue, Folder
 
 _FINDERS = (
-    ("_safetensors_find", "find_safetensors"),
-    ("_dcp", "find_dcp"),
-    ("_deepspeed", "find_deepspeed"),
+    ("_safetensors", "find_safetensors"),
     ("_orbax", "find_orbax"),
-    ("_torch", "find_torch"),
-    ("_flax", "find_flax"),
 )
 """Modules and functions, in the order in which they are asked."""
 
