@@ -39,6 +39,9 @@ from ._safetensors_plan import (
 )
 
 _PIECE_BYTES = 32 << 20
+_LEAST_BYTES = 16 << 20
+"""What a worker gets of a budget: small pieces read the chunks they lie in again."""
+
 _SENT_BYTES = 512 << 20
 _LARGEST_SENT = 5_000_000_000
 _HELD_BYTES = 4 << 30
@@ -203,8 +206,9 @@ def _write_files(
         held = (max_host_bytes or _HELD_BYTES) // (_HELD_COPIES * largest)
         workers = max(1, min(workers, held))
     if max_host_bytes is not None:
-        workers = min(workers, 4)
-        piece = min(piece, max_host_bytes // (4 * workers))
+        # A piece is held twice where it is gathered, beside the chunk it comes from.
+        workers = max(1, min(workers, max_host_bytes // _LEAST_BYTES))
+        piece = min(piece, max_host_bytes // (3 * workers))
     count = count_up(progress, sum(file.size for file in files))
     parallel = min(workers, len(files))
 
