@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Generator, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import tensorstore as ts
 
@@ -47,6 +47,8 @@ class KvStore:
     parallel: int
     timeout: float
     within: str = ""
+    spec: dict[str, Any] = field(default_factory=dict[str, Any], compare=False)
+    context: ts.Context | None = field(default=None, compare=False)
 
     @property
     def url(self) -> str:

@@ -18,7 +18,7 @@ from ckpt.formats._entry import Catalogue, Folder, Lazy
 from ckpt.formats._safetensors import find_safetensors
 from layouts import Box
 from tests.formats._files import make_file, put_set, with_header
-from tests.formats._naive import (
+from tests.formats._read_files import (
     PEERS,
     check_values,
     expected_of,

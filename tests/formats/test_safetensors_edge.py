@@ -12,7 +12,7 @@ import ckpt
 from ckpt.formats._safetensors import find_safetensors
 from ckpt.formats._safetensors_header import DTYPES
 from tests.formats._files import with_header
-from tests.formats._naive import PEERS, expected_of, folder_of
+from tests.formats._read_files import PEERS, expected_of, folder_of
 
 EDGE = PEERS / "safetensors_edge"
 FILES = sorted(path.stem for path in EDGE.glob("*.safetensors"))

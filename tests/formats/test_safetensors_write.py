@@ -23,7 +23,7 @@ from ckpt.formats._safetensors_header import DTYPES
 from layouts import dtype_of
 from tests._harness.forkserver import Fault, ForkServer, Job, sweep
 from tests.formats._exports import LARGE, export, tree_of
-from tests.formats._naive import folder_of, materialise
+from tests.formats._read_files import folder_of, materialise
 
 INDEX = "model.safetensors.index.json"
 

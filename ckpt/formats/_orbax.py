@@ -1,0 +1,115 @@
+"""Orbax checkpoints: a run of steps, a step of items, or one item by itself.
+
+A step with one item is its tree, one with several is a dict of them by name; metrics
+are told beside. A step counts once Orbax has finished it: on a local disk it has its
+own name then, in an object store it has `commit_success.txt`.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from .._errors import LimitExceeded, NotFound, Unsupported
+from .._store import Store
+from ._entry import Catalogue, Folder
+from ._orbax_item import is_item
+from ._orbax_step import (
+    MARK,
+    group,
+    has_about,
+    is_step,
+    is_whole,
+    read_step,
+    unfinished,
+)
+
+_UNFINISHED = ".orbax-checkpoint-tmp"
+_STEP = re.compile(r"(?:.*_)?(\d{1,18})")
+
+
+def find_orbax(folder: Folder) -> Catalogue | None:
+    """Return what an Orbax checkpoint holds, or None where there is none.
+
+    `folder.step` picks a step of a run, by default the newest finished one. NotFound,
+    Damaged, Untrusted, Unsupported or LimitExceeded say what is wrong with one.
+    """
+    if folder.file:
+        return None
+    try:
+        return _find(folder)
+    except (RecursionError, MemoryError):
+        raise LimitExceeded(
+            f"Expected a checkpoint of reasonable size, found more - in "
+            f"{folder.store.url}. Get the checkpoint again."
+        ) from None
+
+
+def _find(folder: Folder) -> Catalogue | None:
+    store, names = folder.store, folder.names
+    own = store.url.rstrip("/").rpartition("/")[2]
+    if not is_item(names) and not has_about(names):
+        below = group(names)
+        steps = {
+            name: inner
+            for name, inner in below.items()
+            if _STEP.fullmatch(name.partition(_UNFINISHED)[0])
+            and (_UNFINISHED in name or is_step(inner))
+        }
+        if steps:
+            return _read_run(folder, steps)
+        if not any(is_item(inner) for inner in below.values()):
+            return None
+    if _UNFINISHED in own:
+        raise unfinished(store.url)
+    return read_step(store, names, step=_number(own))
+
+
+def _read_run(folder: Folder, groups: dict[str, list[str]]) -> Catalogue:
+    store = folder.store
+    steps: dict[int, list[str]] = {}
+    for name, inner in groups.items():
+        number = _number(name)
+        if _UNFINISHED not in name and (not store.is_remote or MARK in inner):
+            steps.setdefault(number, []).append(name)
+    wanted = folder.step
+    if wanted is None:
+        wanted = _newest(store, steps, groups)
+    whole = {name for same in steps.values() for name in same}
+    torn = {_number(name): name for name in groups if name not in whole}
+    if wanted is None or wanted not in steps:
+        if wanted in torn:
+            raise unfinished(f"{store.url}/{torn[wanted]}")
+        shown = ", ".join(map(str, sorted(steps)[-10:])) or "none"
+        raise NotFound(
+            f"Expected {'a finished step' if wanted is None else f'step {wanted}'}, "
+            f"found {shown} - in {store.url}. Ask for one of them."
+        )
+    chosen, *others = steps[wanted]
+    if others:
+        raise Unsupported(
+            f"Expected one folder of step {wanted}, found {chosen} and {others[0]} - "
+            f"in {store.url}. Open the folder itself."
+        )
+    found = read_step(store.child(chosen), groups[chosen], step=wanted)
+    passed = sorted(name for number, name in torn.items() if number > wanted)
+    notes = tuple(f"{store.url}/{name} was never finished." for name in passed)
+    objects = tuple(f"{chosen}/{name}" for name in found.objects)
+    return replace(found, objects=objects, notes=(*notes, *found.notes))
+
+
+def _number(name: str) -> int:
+    match = _STEP.fullmatch(name.partition(_UNFINISHED)[0])
+    return int(match[1]) if match else 0
+
+
+def _newest(
+    store: Store, steps: dict[int, list[str]], groups: dict[str, list[str]]
+) -> int | None:
+    """Return the newest step that is whole; those that are not are taken out."""
+    for number in sorted(steps, reverse=True):
+        name = steps[number][0]
+        if len(steps[number]) > 1 or is_whole(store.child(name), groups[name]):
+            return number
+        del steps[number]
+    return None

@@ -1,0 +1,185 @@
+"""One Orbax item: the tree of arrays, texts and empty nodes that one folder holds."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+from layouts import Box, Placement
+
+from .._errors import Damaged, Unsupported
+from .._store import Store
+from ._entry import Lazy, Tensor
+from ._orbax_side import read_impls, read_placements, read_strings
+from ._orbax_tree import Entry, Key, build_tree, parse_entries, read_json, untrusted
+from ._orbax_values import Files, Values, open_databases
+from ._zarr_meta import DOCUMENT_BYTES, parse_zarr
+from ._zarr_read import Source, make_lazy
+
+_DATABASE = re.compile(r"(ocdbt\.process_[^/]*)/manifest\.ocdbt")
+_PROCESSES = 8
+"""Files of array metadata that are read: each process writes the same of them."""
+
+_PYTHON = {"int64": int, "float64": float, "bool": bool, "complex128": complex}
+_WIDE = {"int64", "float64", "complex128"}
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """A tree, and what the caller should be warned of."""
+
+    tree: Any
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Header:
+    entries: list[Entry]
+    version: int
+    ocdbt: bool | None
+    filled: bool
+    tells_scalars: bool
+
+
+def is_item(names: Sequence[str]) -> bool:
+    """Tell whether the objects of a folder are those of an item."""
+    files = {name for name in names if "/" not in name}
+    if files & {"_METADATA", "manifest.ocdbt"}:
+        return True
+    if any(_DATABASE.fullmatch(name) for name in names):
+        return True
+    return any(name.count("/") == 1 and name.endswith("/.zarray") for name in names)
+
+
+def read_item(store: Store, names: Sequence[str]) -> Item:
+    """Return the tree of an item, whose arrays are read later."""
+    header = _read_header(store, names)
+    values = _open_values(store, names, header.ocdbt)
+    arrays = {e.keys: e for e in header.entries if e.kind in ("array", "scalar")}
+    tensors = _open_tensors(values, list(arrays.values()), header, store)
+    placements, note = read_placements(store) if "_sharding" in names else ({}, None)
+    listed = [name for name in names if name.startswith("array_metadatas/process_")]
+    impls = read_impls(store, listed[:_PROCESSES])
+    with ThreadPoolExecutor(min(8, store.parallel)) as pool:
+
+        def finish(entry: Entry) -> Any:
+            return _finish(tensors[entry.name], entry, header, placements, impls)
+
+        finished = pool.map(finish, arrays.values())
+        leaves: dict[tuple[Key, ...], Any] = dict(zip(arrays, finished, strict=True))
+    texts = read_strings(store) if "_strings.json" in names else {}
+    notes = [note] if note else []
+    for entry in header.entries:
+        if entry.kind == "value":
+            leaves[entry.keys] = entry.value
+        elif entry.kind == "unsaved":
+            notes.append(f"`{entry.name}` in {store.url} was not saved.")
+        elif entry.kind == "text":
+            if entry.name not in texts:
+                raise Damaged(
+                    f"Expected a text, found none - at `{entry.name}`, in {store.url}/"
+                    "_strings.json. Restore another step."
+                )
+            leaves[entry.keys] = texts[entry.name]
+    # In the order in which they were recorded, which is that of the saved tree.
+    ordered = {e.keys: leaves[e.keys] for e in header.entries if e.keys in leaves}
+    return Item(build_tree(ordered, where=store.url), tuple(notes))
+
+
+def _read_header(store: Store, names: Sequence[str]) -> _Header:
+    where = f"{store.url}/_METADATA"
+    if "_METADATA" not in names:
+        raise Unsupported(
+            f"Expected an object, found none - at {where}. Load the checkpoint with "
+            "the Orbax that wrote it, and save it anew."
+        )
+    found = read_json(store, "_METADATA")
+    if not isinstance(found, dict):
+        raise untrusted("an object", found, where)
+    fields = cast("dict[str, Any]", found)
+    ocdbt = fields.get("use_ocdbt")
+    return _Header(
+        parse_entries(fields.get("tree_metadata"), where=where),
+        3 if fields.get("use_zarr3") is True else 2,
+        ocdbt if isinstance(ocdbt, bool) else None,
+        # Orbax began to store what equals the fill value when it began to say so.
+        fields.get("store_array_data_equal_to_fill_value") is not True,
+        tells_scalars=True,
+    )
+
+
+def _open_values(store: Store, names: Sequence[str], ocdbt: bool | None) -> Values:
+    """Return where arrays are: the merged database, each process's own, or files."""
+    merged = "manifest.ocdbt" in names
+    folders = sorted(m[1] for name in names if (m := _DATABASE.fullmatch(name)))
+    if ocdbt is False or (ocdbt is None and not merged and not folders):
+        return Files(store)
+    if not merged and not folders:
+        raise Damaged(
+            f"Expected a database, found none - at {store.url}/manifest.ocdbt. Restore "
+            "another step."
+        )
+    if not store.is_remote:
+        for name in names:
+            # TensorStore would follow a link: the store refuses it.
+            store.size(name)
+    return open_databases(store, [""] if merged else folders)
+
+
+def _open_tensors(
+    values: Values, entries: Sequence[Entry], header: _Header, store: Store
+) -> dict[str, Tensor]:
+    names = [entry.name for entry in entries]
+    counts = Counter(names)
+    if twice := next((name for name in names if counts[name] > 1), None):
+        raise Damaged(
+            "Expected a name for each array, found two arrays that Orbax wrote over "
+            f"one another - at `{twice}`, in {store.url}. Save it anew without dots in "
+            "keys."
+        )
+    document = ".zarray" if header.version == 2 else "zarr.json"
+    asked = [f"{name}/{document}" for name in names]
+    found = values.read_all(asked, limit=DOCUMENT_BYTES)
+    tensors: dict[str, Tensor] = {}
+    for name, at, data in zip(names, asked, found, strict=True):
+        where = f"`{name}`, in {values.where(at)}"
+        if data is None:
+            raise Damaged(
+                f"Expected an array, found none - at {where}. Restore another step."
+            )
+        array = parse_zarr(data, version=header.version, where=where)
+        lazy = make_lazy(Source(array, values, name, filled=header.filled))
+        tensors[name] = Tensor(array.dtype, array.shape, lazy)
+    return tensors
+
+
+def _finish(
+    tensor: Tensor,
+    entry: Entry,
+    header: _Header,
+    placements: Mapping[str, Placement],
+    impls: Mapping[str, str],
+) -> Any:
+    """Return a tensor with what is told beside, or a Python number as one.
+
+    Old layouts tell no scalars apart: there a number that JAX would have narrowed is
+    taken for one of Python.
+    """
+    placement = placements.get(entry.name)
+    if placement and placement.spec and len(placement.spec) <= len(tensor.shape):
+        missing = len(tensor.shape) - len(placement.spec)
+        spec = (*placement.spec, *((),) * missing)
+        tensor = replace(tensor, placement=replace(placement, spec=spec))
+    if (impl := impls.get(entry.name)) and tensor.dtype == "uint32":
+        return replace(tensor, kind="key", impl=impl)
+    if tensor.shape or not isinstance(tensor.data, Lazy):
+        return tensor
+    if entry.kind == "scalar" or (not header.tells_scalars and tensor.dtype in _WIDE):
+        number = tensor.data.read(Box((), ()))
+        kind = _PYTHON.get(tensor.dtype)
+        return kind(number.item()) if kind else replace(tensor, data=number)
+    return tensor
