@@ -128,7 +128,7 @@ def plan(
     """
     if processes is not None and processes < 1:
         raise ValueError(f"expected at least one process, found {processes}")
-    check_options(cast, missing, extra, like, rename)
+    check_options(cast, missing, extra, like)
     laid = None if mesh is None else layouts.mesh_layout(mesh)
     opened = open_path(path, step, store_options)
     wishes = Wishes(mesh, like, specs, cast, strict)

@@ -13,7 +13,11 @@ from ._entry import Catalogue, Folder
 
 _FINDERS = (
     ("_safetensors", "find_safetensors"),
+    ("_dcp", "find_dcp"),
+    ("_deepspeed", "find_deepspeed"),
     ("_orbax", "find_orbax"),
+    ("_torch_files", "find_torch"),
+    ("_flax", "find_flax"),
 )
 """Modules and functions, in the order in which they are asked."""
 

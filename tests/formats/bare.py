@@ -58,8 +58,10 @@ def find_paths(found: ckpt.Checkpoint) -> dict[str, str]:
 def is_expected(values: np.ndarray[Any, Any], wanted: dict[str, Any]) -> bool:
     """Tell whether values are those that a peer read."""
     digest = hashlib.sha256(np.ascontiguousarray(values).tobytes()).hexdigest()
-    found = (list(values.shape), str(values.dtype), digest)
-    return found == (wanted["shape"], wanted["dtype"], wanted["sha256"])
+    if (str(values.dtype), digest) != (wanted["dtype"], wanted["sha256"]):
+        return False
+    # DeepSpeed's universal files of stage 3 are flat: here they have their real shape.
+    return list(values.shape) == wanted["shape"] or [values.size] == wanted["shape"]
 
 
 def list_differences(name: str) -> list[str]:
