@@ -101,6 +101,13 @@ class Databases:
             found += self._read_some(names[first : first + _WINDOW], limit)
         return found
 
+    def list_names(self) -> list[str]:
+        """Return the names of all values."""
+        keys: set[bytes] = set()
+        for kv in self.stores:
+            keys |= set(self._wait(kv.list(), ""))
+        return sorted(key.decode(errors="replace") for key in keys)
+
     def _read_some(self, names: Sequence[str], limit: int) -> list[bytes | None]:
         # Sizes first, many at once: they are in the tree, which is read either way.
         asked = [self._ask(self.stores[0], name) for name in names]
