@@ -28,6 +28,7 @@ from ._errors import (
     Unsupported as Unsupported,
     Untrusted as Untrusted,
 )
+from ._export import save_safetensors as save_safetensors
 from ._follow import follow as follow
 from ._open import open as open
 from ._per_process import PerProcess as PerProcess
@@ -76,6 +77,7 @@ __all__ = [
     "restore",
     "save",
     "save_async",
+    "save_safetensors",
     "steps",
     "verify",
 ]

@@ -25,6 +25,7 @@ from ._errors import (
     Unsupported,
     Untrusted,
 )
+from ._foreign import Foreign, open_foreign
 from ._store import Store, check_name, open_store
 from ._store_options import GivenOptions
 
@@ -54,9 +55,14 @@ Openable = PathLike | Handle
 
 def locate(path: PathLike | None, options: GivenOptions | None = None) -> Store:
     """Return the store of a path, or of $CKPT_PATH or ./checkpoints without one."""
+    return open_store(path_or_default(path), options=options)
+
+
+def path_or_default(path: PathLike | None) -> PathLike:
+    """Return the path, or $CKPT_PATH or ./checkpoints without one."""
     if path is None:
-        path = os.environ.get("CKPT_PATH") or DEFAULT_PATH
-    return open_store(path, options=options)
+        return os.environ.get("CKPT_PATH") or DEFAULT_PATH
+    return path
 
 
 def is_checkpoint(store: Store) -> bool:
@@ -135,6 +141,7 @@ class Opened:
     parts: dict[int, Part] = field(default_factory=dict[int, Part], repr=False)
     lock: Any = field(default_factory=Lock, repr=False)
     moved: set[str] = field(default_factory=set[str], repr=False)
+    foreign: Foreign | None = None
 
     def part(self, process: int) -> Part:
         """Return what one process wrote, reading its part once."""
@@ -289,16 +296,27 @@ def open_path(
             return open_step(store, found[-1])
         if is_checkpoint(store):
             return read_twice(store, lambda: _open_directory(store))
-        raise NotFound(
-            f"expected a run with a committed step, or a checkpoint, found neither "
-            f"- in {store.url}{store.absence_hint}"
-        )
+        foreign = open_foreign(path_or_default(path), step, options)
+        if foreign is None:
+            raise NotFound(
+                f"expected a run with a committed step, or a checkpoint, found neither "
+                f"- in {store.url}{store.absence_hint}"
+            )
+        return foreign
     if is_checkpoint(store):
         raise ValueError(
             f"expected a run with step={step}, found one checkpoint - in {store.url}: "
             "leave step out, or give the run's path"
         )
-    return open_step(store, step)
+    try:
+        return open_step(store, step)
+    except NotFound:
+        if committed_steps(store):
+            raise
+        foreign = open_foreign(path_or_default(path), step, options)
+        if foreign is None:
+            raise
+        return foreign
 
 
 def is_handle(path: Openable | None) -> TypeIs[Handle]:

@@ -50,6 +50,12 @@ class Checkpoint:
         return self.opened.manifest
 
     @property
+    def format(self) -> str:
+        """Who wrote it: "ckpt", or the format of another library, "safetensors" say."""
+        foreign = self.opened.foreign
+        return "ckpt" if foreign is None else foreign.format
+
+    @property
     def metrics(self) -> dict[str, Any]:
         """The metrics given to `save`."""
         found = self.opened.manifest.metrics
@@ -57,7 +63,10 @@ class Checkpoint:
 
     @property
     def digest(self) -> str:
-        """The SHA-256 of the manifest, which covers every byte of the checkpoint."""
+        """The SHA-256 of the manifest, which covers every byte of the checkpoint.
+
+        Of another library's checkpoint only names, types and shapes are covered.
+        """
         return self.opened.digest
 
     @property

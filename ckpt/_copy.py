@@ -31,6 +31,7 @@ from ._catalog import (
 )
 from ._checkpoint import Checkpoint
 from ._commit import commit_record, remove_attempt
+from ._convert import convert_opened
 from ._errors import CkptError, Damaged, NotFound, StepExists, StoreError
 from ._local_store import LocalStore
 from ._notes import (
@@ -75,8 +76,10 @@ def copy(
     committed when all of it is there, under the commit and digest that it had; objects
     that it reuses of other steps are copied with it. Steps that `target` has already
     are left; what a copy that was killed had written is not sent again. `overwrite`
-    replaces other commits of the same steps. Returns the checkpoints of `target`, in
-    order of steps; a step that is pruned meanwhile is not among them.
+    replaces other commits of the same steps. A checkpoint of another library is
+    converted: its leaves are saved, as a step of ours, while they are read. Returns the
+    checkpoints of `target`, in order of steps; a step that is pruned meanwhile is not
+    among them.
 
     `max_host_bytes` bounds how many objects are held at once (by default a GiB of
     them); one at least is, whole, where it is sent to a store. `progress` is called
@@ -106,14 +109,21 @@ def copy(
     total = sum(count_bytes(opened) for opened in found()) if progress else 0
     count = count_up(progress, total)
     allow: Allow = lambda _: overwrite  # noqa: E731
-    return tuple(
-        Checkpoint(
-            copy_opened(
-                opened, run, allow=allow, max_host_bytes=max_host_bytes, count=count
+
+    def carry(opened: Opened) -> Opened:
+        if opened.foreign is not None:
+            return convert_opened(
+                opened,
+                run,
+                overwrite=overwrite,
+                count=count,
+                max_host_bytes=max_host_bytes,
             )
+        return copy_opened(
+            opened, run, allow=allow, max_host_bytes=max_host_bytes, count=count
         )
-        for opened in found()
-    )
+
+    return tuple(Checkpoint(carry(opened)) for opened in found())
 
 
 def _refuse_within(source: Store, run: Store) -> None:
@@ -143,6 +153,8 @@ def _open_all(run: Store, steps: Sequence[int]) -> Iterator[Opened]:
 
 def count_bytes(opened: Opened) -> int:
     """Return the bytes of all objects of a checkpoint."""
+    if opened.foreign is not None:
+        return opened.manifest.nbytes
     return sum(stored.size for stored in list_objects(opened))
 
 

@@ -100,13 +100,18 @@ class KvStore:
             size = self._find_size(name, size)
         return KvReader(partial(self.get, name), where=self._where(name), size=size)
 
-    def write(self, name: str, *, size: int | None) -> KvWriter:
+    def write(self, name: str, *, size: int | None, over: bool = False) -> KvWriter:
         check_name(name)
-        create = partial(self.create, name)
+        create = partial(self._overwrite if over else self.create, name)
         return KvWriter(create, where=self._where(name), size=size)
 
     def create(self, name: str, data: bytes) -> bool:
         return self._put(name, data, _no_value())
+
+    def _overwrite(self, name: str, data: bytes) -> bool:
+        sent = self.kv.write(self._key(name), data)
+        self._wait(sent, name, size=len(data), outcome="unknown")
+        return True
 
     def replace(self, name: str, data: bytes, *, expected: bytes) -> bool:
         generation = self._find_generation(name, expected)

@@ -6,13 +6,6 @@ import errno
 
 from ._errors import Outcome, StoreError
 
-NO_LINK = {
-    errno.EPERM,
-    errno.ENOTSUP,
-    errno.EOPNOTSUPP,
-    errno.EMLINK,
-    errno.ENOSYS,
-}
 _ADVICE = {
     errno.ENOSPC: "Free some space and try again.",
     errno.EDQUOT: "Free some of the quota and try again.",

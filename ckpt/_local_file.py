@@ -86,14 +86,19 @@ class LocalWriter:
         *,
         size: int | None,
         durable: bool,
+        publish: Callable[[], None] | None,
         discard: Callable[[os.stat_result], None],
         explain: Explain,
     ) -> None:
-        """Take over an open descriptor; `discard` removes the name of this file."""
+        """Take over an open descriptor; `discard` removes the name of this file.
+
+        `publish` gives a complete file the name that it is for.
+        """
         self._fd = fd
         self._mine = os.fstat(fd)
         self._size = size
         self._durable = durable
+        self._publish = publish
         self._discard = discard
         self._explain = explain
         self._written = 0
@@ -121,6 +126,8 @@ class LocalWriter:
                 sync_file(self._fd)
             fd, self._fd = self._fd, -1
             os.close(fd)
+            if self._publish:
+                self._publish()
         except OSError as error:
             self.abort()
             raise self._explain(error) from error

@@ -27,7 +27,7 @@ from ._errors import (
     Unsupported,
     Untrusted,
 )
-from ._local_errors import NO_LINK, describe_failure, settle
+from ._local_errors import describe_failure, settle
 from ._local_file import LocalReader, LocalWriter
 from ._place import Place
 from ._store import check_name, check_prefix
@@ -106,11 +106,12 @@ class LocalStore:
             explain=partial(self._explain_read, name=name),
         )
 
-    def write(self, name: str, *, size: int | None) -> LocalWriter:
+    def write(self, name: str, *, size: int | None, over: bool = False) -> LocalWriter:
         check_name(name)
         explain = partial(self._explain, name=name)
+        made = f"{name}.{secrets.token_hex(8)}.tmp" if over else name
         try:
-            with self._entered(name) as (at, leaf):
+            with self._entered(made) as (at, leaf):
                 fd = place.make_file(at, leaf)
         except OSError as error:
             raise explain(error) from error
@@ -118,7 +119,8 @@ class LocalStore:
             fd,
             size=size,
             durable=self.durable,
-            discard=partial(self._discard, name),
+            publish=partial(self._rename, made, name) if over else None,
+            discard=partial(self._discard, made),
             explain=explain,
         )
 
@@ -132,7 +134,9 @@ class LocalStore:
                 temporary = self._write_temporary(at, leaf, data, locked=locked)
                 outcome = "unknown"
                 try:
-                    created = self._link(at, temporary, leaf, data)
+                    created = place.link_or_write(
+                        at, temporary, leaf, data, durable=self.durable
+                    )
                 finally:
                     # A name left over is harmless: the next writer removes it.
                     with contextlib.suppress(OSError):
@@ -328,21 +332,9 @@ class LocalStore:
         place.write_file(at, temporary, data, durable=self.durable)
         return temporary
 
-    def _link(self, at: Place, temporary: str, leaf: str, data: bytes) -> bool:
-        try:
-            place.link(at, temporary, leaf)
-        except FileExistsError:
-            return False
-        except OSError as error:
-            if error.errno not in NO_LINK:
-                raise
-            # FAT and some FUSE file systems: still create-only, but a kill during the
-            # write leaves a part of the data, which the reader's checksum must catch.
-            try:
-                place.write_file(at, leaf, data, durable=self.durable)
-            except FileExistsError:
-                return False
-        return True
+    def _rename(self, name: str, target: str) -> None:
+        with self._entered(target) as (at, leaf):
+            place.rename(at, name.rpartition("/")[2], leaf)
 
     def _equals(self, name: str, expected: bytes) -> bool:
         try:

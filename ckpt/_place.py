@@ -37,6 +37,13 @@ _MAX_DEPTH = 256
 _LOCK_SECONDS = 60.0
 
 _NO_FSYNC = {errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP}
+_NO_LINK = {
+    errno.EPERM,
+    errno.ENOTSUP,
+    errno.EOPNOTSUPP,
+    errno.EMLINK,
+    errno.ENOSYS,
+}
 # NFS has no flock on a folder (EBADF); other network file systems say the others.
 _NO_LOCK = _NO_FSYNC | {errno.EBADF, errno.ENOLCK, errno.ENOSYS}
 
@@ -164,6 +171,26 @@ def link(at: Place, source: str, target: str) -> None:
         dst_dir_fd=_fd(at),
         follow_symlinks=False,
     )
+
+
+def link_or_write(
+    at: Place, source: str, target: str, data: bytes, *, durable: bool
+) -> bool:
+    """Give a file that holds `data` a second name; False when that is taken."""
+    try:
+        link(at, source, target)
+    except FileExistsError:
+        return False
+    except OSError as error:
+        if error.errno not in _NO_LINK:
+            raise
+        # FAT and some FUSE file systems: still create-only, but a kill during the
+        # write leaves a part of the data, which the reader's checksum must catch.
+        try:
+            write_file(at, target, data, durable=durable)
+        except FileExistsError:
+            return False
+    return True
 
 
 def rename(at: Place, source: str, target: str) -> None:

@@ -277,6 +277,10 @@ class _Count:
     def add(self, leaf: Leaf, read: layouts.LeafRead) -> None:
         """Count the reads of a leaf."""
         self.bytes += read.read
+        if isinstance(leaf.store, layouts.Loose):
+            self.objects += layouts.count_loose_requests(
+                leaf, read, request_bytes=self.request_bytes
+            )
         for cell in read.cells:
             self.writers.add(cell.writer)
             if isinstance(leaf.store, layouts.Chunked):

@@ -70,6 +70,10 @@ def fill_buffers(
     What is read at once, besides the buffers, stays below half of `max_host_bytes`.
     Raises Damaged, naming leaf and object, before any wrong value is handed out.
     """
+    if opened.foreign is not None:
+        goals = [(f.read.leaf, f.read.targets, f.buffers) for f in fills]
+        opened.foreign.fill(goals, parallel=_parallel(opened, max_host_bytes))
+        return
     objects: list[tuple[Fill, CellRead]] = []
     packed: dict[int, list[tuple[Fill, CellRead]]] = {}
     for fill in fills:
@@ -91,18 +95,22 @@ def fill_buffers(
 
         read_object(opened, part, cell.chunks, lay)
 
-    parallel = opened.store.parallel
-    if max_host_bytes is not None:
-        # A remote store's answer is there twice for a moment.
-        held = 4 * opened.store.request_bytes
-        parallel = max(1, min(parallel, max_host_bytes // held))
-    run_all(read_one, objects, parallel=parallel)
+    run_all(read_one, objects, parallel=_parallel(opened, max_host_bytes))
     for writer, cells in packed.items():
         # Tied paths may want one leaf in several ways.
         wanted: Wanted = {}
         for fill, cell in cells:
             wanted.setdefault((cell.leaf, cell.cell), []).append((fill, cell))
         _read_packed(opened, writer, wanted)
+
+
+def _parallel(opened: Opened, max_host_bytes: int | None) -> int:
+    parallel = opened.store.parallel
+    if max_host_bytes is None:
+        return parallel
+    # A remote store's answer is there twice for a moment.
+    held = 4 * opened.store.request_bytes
+    return max(1, min(parallel, max_host_bytes // held))
 
 
 def object_table(opened: Opened, process: int) -> dict[tuple[int, int], ObjectPart]:

@@ -48,7 +48,7 @@ class Snapshot:
 def describe_tree(state: Any, mesh: Any, job: Job) -> Snapshot:
     """Describe every leaf, or refuse the tree, naming the path."""
     laid = None if mesh is None else layouts.mesh_layout(mesh)
-    leaves, structure = _flatten(state)
+    leaves, structure = flatten_tree(state)
     sources: dict[str, Source] = {}
     own: dict[str, Own] = {}
     for path, leaf in leaves.items():
@@ -62,7 +62,8 @@ def describe_tree(state: Any, mesh: Any, job: Job) -> Snapshot:
     return Snapshot(structure, sources, own, marks)
 
 
-def _flatten(tree: Any) -> tuple[dict[str, Any], pytree.Structure]:
+def flatten_tree(tree: Any) -> tuple[dict[str, Any], pytree.Structure]:
+    """Return a tree's leaves by path and its structure; Unsupported if it has none."""
     try:
         return pytree.flatten(tree)
     except pytree.UnsupportedTree as error:
@@ -78,7 +79,7 @@ def _describe_own(path: str, leaf: PerProcess, job: Job) -> Own:
             "new PerProcess of what this process goes on with"
         )
     value = values[job.process] if leaf.is_restored else values[0]
-    leaves, structure = _flatten(value)
+    leaves, structure = flatten_tree(value)
     inside = f"{path}/{job.process}" if path else str(job.process)
     found: list[Source] = []
     for below, item in leaves.items():

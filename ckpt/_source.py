@@ -32,6 +32,9 @@ _PLAIN = {
 Held = dict[Box, np.ndarray[Any, Any]]
 """Copies of boxes of an array."""
 
+Fetch = Callable[[Box], np.ndarray[Any, Any]]
+"""Reads a box of an array."""
+
 Transfer = Callable[[], np.ndarray[Any, Any]]
 """Waits for a copy that is on its way to host memory, and returns it."""
 
@@ -45,7 +48,8 @@ _listing = Lock()
 class Source:
     """A leaf as it will be saved, without a store yet, and the array it comes from.
 
-    One that is `on_host` is the whole leaf in each process of a job. `owner` is the
+    The array may be a function that reads a box. One that is `on_host` is the whole
+    leaf in each process of a job. `owner` is the
     process that alone has it: the others know no array.
     """
 
@@ -61,6 +65,8 @@ class Source:
         On CPU devices this is a view of the device's buffer: valid until the caller
         may touch the array again.
         """
+        if callable(self.array):
+            return cast(Fetch, self.array)(box)
         if isinstance(self.array, dict):
             return cast(Held, self.array)[box]
         if isinstance(self.array, np.ndarray):

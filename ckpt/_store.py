@@ -140,8 +140,11 @@ class Store(Protocol):
         """
         ...
 
-    def write(self, name: str, *, size: int | None) -> Writer:
-        """Begin a new object, of exactly `size` bytes when that is known."""
+    def write(self, name: str, *, size: int | None, over: bool = False) -> Writer:
+        """Begin a new object, of exactly `size` bytes when that is known.
+
+        With `over` it takes the place of what has that name, whole, when it is closed.
+        """
         ...
 
     def create(self, name: str, data: bytes) -> bool:

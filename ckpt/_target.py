@@ -115,6 +115,8 @@ def _kind(
 ) -> tuple[str, np.dtype[Any] | None, bool]:
     saved = leaf.numpy_dtype if leaf.store is not None else None
     if like is None:
+        if saved is not None and leaf.kind == "jax" and wishes.cast == "lossy":
+            saved = np.dtype(jax.dtypes.canonicalize_dtype(saved))
         return leaf.kind, saved, leaf.weak
     wanted = like_kind(like)
     if leaf.kind in ("str", "bytes") or wanted in ("str", "bytes"):
@@ -362,7 +364,7 @@ def _check_narrowing(target: Target, leaf: Leaf) -> None:
         raise Unsupported(
             f"expected a dtype that JAX keeps, found {describe(leaf)}, which JAX would "
             f"narrow to {jax.dtypes.canonicalize_dtype(dtype)} - at `{target.path}`: "
-            "set jax_enable_x64, cast it, or restore it as numpy"
+            'set jax_enable_x64, pass cast="lossy", or restore it as numpy'
         )
 
 

@@ -24,6 +24,7 @@ from ._catalog import (
 from ._commit import find_attempts
 from ._crc import checksum
 from ._errors import CkptError, Damaged, NotFound, StoreError
+from ._foreign import Foreign
 from ._objects import layout_object
 from ._read import Lay, adjacent_rows, object_size, open_object, read_object_in
 from ._store import Store
@@ -115,10 +116,11 @@ def verify(
 ) -> Report:
     """Read every byte of a checkpoint and report all that is damaged or missing.
 
-    Also lists orphans: objects in the checkpoint's directory that it does not name,
-    and attempts in the run that never committed; a run that has nothing else gives a
-    report of step -1, which is not ok. NotFound, Damaged or Untrusted if there is no
-    manifest to check by.
+    Of another library's checkpoint every tensor is read, and what checksums it has
+    are compared; few have any. Also lists orphans: objects in the checkpoint's
+    directory that it does not name, and attempts in the run that never committed; a run
+    that has nothing else gives a report of step -1, which is not ok. NotFound, Damaged
+    or Untrusted if there is no manifest to check by.
 
     >>> import jax.numpy as jnp, ckpt
     >>> done = ckpt.save({"w": jnp.ones(4)}, None, "memory://doc-verify")
@@ -140,6 +142,8 @@ def verify(
 
 def verify_opened(opened: Opened) -> Report:
     """Verify a checkpoint that is open."""
+    if opened.foreign is not None:
+        return _verify_foreign(opened, opened.foreign)
     damaged: list[Problem] = []
     missing: list[Problem] = []
     checks: list[_Check] = []
@@ -179,6 +183,21 @@ def verify_opened(opened: Opened) -> Report:
         tuple(missing),
         orphans,
     )
+
+
+def _verify_foreign(opened: Opened, foreign: Foreign) -> Report:
+    """Read all of another library's checkpoint, and check what its format lets."""
+    paths = {leaf.path for leaf in opened.manifest.leaves}
+    checks = [_Check(*found) for found in foreign.checks()]
+    problems = run_all(_problem, checks, parallel=opened.store.parallel)
+    damaged = tuple(
+        Problem(check.name, _reason(error), check.name if check.name in paths else None)
+        for check, error in zip(checks, problems, strict=True)
+        if error is not None
+    )
+    size = sum(check.size for check in checks)
+    step, url = opened.manifest.step, opened.store.url
+    return Report(step, url, len(checks), size, damaged)
 
 
 def _reason(error: CkptError) -> str:

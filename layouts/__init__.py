@@ -41,7 +41,12 @@ from ._json import (
     parse_json as parse_json,
     unframe as unframe,
 )
-from ._leaf import Chunked as Chunked, Leaf as Leaf, Packed as Packed
+from ._leaf import (
+    Chunked as Chunked,
+    Leaf as Leaf,
+    Loose as Loose,
+    Packed as Packed,
+)
 from ._manifest import (
     CODECS as CODECS,
     Manifest as Manifest,
@@ -95,6 +100,7 @@ from ._read_plan import (
     CellRead as CellRead,
     LeafRead as LeafRead,
     ReadPlan as ReadPlan,
+    count_loose_requests as count_loose_requests,
     merge_runs as merge_runs,
     plan_leaf_read as plan_leaf_read,
 )
@@ -134,6 +140,11 @@ from ._share import (
     Pieces as Pieces,
     assign_writers as assign_writers,
     give_to as give_to,
+)
+from ._spans import (
+    cut_span as cut_span,
+    find_wanted as find_wanted,
+    plan_spans as plan_spans,
 )
 from ._write_plan import (
     ObjectWrite as ObjectWrite,
@@ -175,6 +186,7 @@ __all__ = [
     "LayoutError",
     "Leaf",
     "LeafRead",
+    "Loose",
     "Manifest",
     "MeshLayout",
     "ObjectPart",
@@ -212,14 +224,17 @@ __all__ = [
     "check_parts",
     "chunk_bytes",
     "chunks_a_request",
+    "count_loose_requests",
     "count_writes",
     "cut_chunk",
     "cut_object",
+    "cut_span",
     "digest",
     "draw_layout",
     "dtype_of",
     "dump_json",
     "expected_objects",
+    "find_wanted",
     "format_spec",
     "frame",
     "give_to",
@@ -248,6 +263,7 @@ __all__ = [
     "placement_from_json",
     "plan_leaf_read",
     "plan_rounds",
+    "plan_spans",
     "plan_write",
     "record_name",
     "relay_spec",

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from ._box import Grid, Shape
+from ._box import Box, Grid, Shape
 from ._dtype import dtype_of, itemsize_of
 from ._mesh import Placement
 from ._writers import Writers
@@ -40,6 +40,25 @@ class Chunked:
 
 
 @dataclass(frozen=True, slots=True)
+class Loose:
+    """Kept by a checkpoint of another library, whose manifest is in memory alone.
+
+    `blocks` are boxes whose items lie in C order, each a run; of those any box can be
+    read, where `gap` bytes between two runs are read too. Without blocks whole chunks
+    are read. `chunk` is also where the leaf is cut for several readers.
+    """
+
+    chunk: Shape
+    blocks: tuple[Box, ...] = ()
+    gap: int = 0
+
+    @property
+    def writers(self) -> Writers | None:
+        """No process of ours wrote it."""
+        return None
+
+
+@dataclass(frozen=True, slots=True)
 class Leaf:
     """A leaf: its path, its kind, and either a small value or a stored array.
 
@@ -52,7 +71,7 @@ class Leaf:
     dtype: str = ""
     shape: Shape = ()
     placement: Placement | None = None
-    store: Packed | Chunked | None = None
+    store: Packed | Chunked | Loose | None = None
     weak: bool = False
     impl: str | None = None
     value: Any = None
@@ -75,10 +94,13 @@ class Leaf:
     @property
     def cells(self) -> Grid:
         """The grid of what is written at once: pieces of a pack, or objects."""
-        store = cast("Packed | Chunked", self.store)
-        return Grid(
-            self.shape, store.object if isinstance(store, Chunked) else store.piece
-        )
+        match self.store:
+            case Chunked():
+                return Grid(self.shape, self.store.object)
+            case Loose():
+                return Grid(self.shape, self.store.chunk)
+            case _:
+                return Grid(self.shape, cast(Packed, self.store).piece)
 
     @property
     def chunks(self) -> Grid:
@@ -104,6 +126,10 @@ class Leaf:
         found: dict[str, Any] = {"path": self.path, "kind": self.kind}
         if self.store is None:
             return found | {"value": self.value}
+        if isinstance(self.store, Loose):
+            raise TypeError(
+                "expected a leaf of a checkpoint of ours, found a loose one"
+            )
         found |= {"dtype": self.dtype, "shape": self.shape}
         if self.placement is not None:
             found["placement"] = placements.setdefault(self.placement, len(placements))

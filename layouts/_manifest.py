@@ -209,7 +209,7 @@ def _check_room(leaves: tuple[Leaf, ...], parts: tuple[PartRef, ...]) -> None:
             continue
         if isinstance(leaf.store, Chunked):
             objects, chunks = objects + leaf.cells.length, chunks + leaf.chunks.length
-        elif leaf.store.piece == leaf.shape:
+        elif leaf.cells.cell == leaf.shape:
             pieces += 1
         else:
             pieces += leaf.cells.length

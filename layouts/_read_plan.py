@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from ._box import Box, Grid, intersect
-from ._leaf import Chunked, Leaf, Packed
+from ._leaf import Chunked, Leaf, Loose, Packed
 from ._part import CHECKSUM_BYTES
+from ._spans import count_span_items, find_wanted, plan_spans
 
 REQUEST_BYTES = 1 << 20
 """Adjacent chunks are read in requests of at most this many bytes (one at least)."""
@@ -72,6 +73,8 @@ def plan_leaf_read(number: int, leaf: Leaf, targets: Sequence[Box]) -> LeafRead:
     [1]
     """
     store = leaf.store
+    if isinstance(store, Loose):
+        return _plan_loose(number, leaf, store, tuple(targets))
     if isinstance(store, Packed) and store.piece == leaf.shape:
         return _plan_single(number, leaf, tuple(targets))
     boxes, itemsize = tuple(targets), leaf.itemsize
@@ -130,6 +133,37 @@ def _plan_single(number: int, leaf: Leaf, targets: tuple[Box, ...]) -> LeafRead:
         wanted = sum([box.size for box in targets]) * leaf.itemsize
     cells = (CellRead(number, 0, leaf.writer(0), (), touching),)
     return LeafRead(number, targets, cells, wanted, nbytes)
+
+
+def _plan_loose(
+    number: int, leaf: Leaf, store: Loose, targets: tuple[Box, ...]
+) -> LeafRead:
+    """Plan what another library's file is read for: runs of it, or whole chunks."""
+    itemsize = leaf.itemsize
+    wanted = sum([box.size for box in targets]) * itemsize
+    if store.blocks:
+        gap = store.gap // itemsize
+        found = [
+            count_span_items(store.blocks[block].shape, parts, gap=gap)
+            for block, parts in find_wanted(store.blocks, targets).items()
+        ]
+        return LeafRead(number, targets, (), wanted, sum(found) * itemsize)
+    cells = {cell for box in targets for cell in leaf.cells.numbers(box)}
+    sizes = (leaf.cells.box(leaf.cells.coordinates(cell)).size for cell in cells)
+    return LeafRead(number, targets, (), wanted, sum(sizes) * itemsize)
+
+
+def count_loose_requests(leaf: Leaf, read: LeafRead, *, request_bytes: int) -> int:
+    """Return in how many requests a loose leaf is read: runs, or chunks."""
+    store = leaf.store
+    if not isinstance(store, Loose) or not store.blocks:
+        return -(-read.read // max(request_bytes, 1))
+    found = 0
+    for block, parts in find_wanted(store.blocks, read.targets).items():
+        gap = store.gap // leaf.itemsize
+        for span in plan_spans(store.blocks[block].shape, parts, gap=gap):
+            found += -(-span.size * leaf.itemsize // request_bytes)
+    return found
 
 
 def _chunks(grid: Grid, box: Box, targets: Sequence[Box]) -> tuple[int, ...]:

@@ -13,6 +13,7 @@ import numpy as np
 from layouts import Box, Placement
 
 from .._store import Store
+from ._tiles import tiles as tiles
 
 Array = np.ndarray[Any, Any]
 Shape = tuple[int, ...]
@@ -124,52 +125,6 @@ class Catalogue:
     notes: tuple[str, ...] = ()
     checks: tuple[Check, ...] = ()
     meta: dict[str, Any] = field(default_factory=dict[str, Any])
-
-
-def tiles(shape: Shape, boxes: list[Box]) -> bool:
-    """Tell whether boxes lie within a shape and cover each item of it exactly once.
-
-    Boxes without items may lie anywhere within. O(n log n) in the usual cases.
-
-    >>> tiles((4, 2), [Box((0, 0), (2, 2)), Box((2, 0), (2, 2))])
-    True
-    """
-    for box in boxes:
-        if len(box.shape) != len(shape) or any(
-            a < 0 or n < 0 or a + n > m
-            for a, n, m in zip(box.start, box.shape, shape, strict=True)
-        ):
-            return False
-    full = [box for box in boxes if 0 not in box.shape]
-    if sum(box.size for box in full) != math.prod(shape):
-        return False
-    return not _overlap(full, 0)
-
-
-def _overlap(boxes: list[Box], dimension: int) -> bool:
-    """Tell whether two boxes have an item in common, which they have not before here.
-
-    A sweep over one dimension: boxes that do not meet there cannot overlap, and groups
-    of those that do are swept over the next one.
-    """
-    if len(boxes) < 2:
-        return False
-    if dimension == len(boxes[0].shape):
-        return True
-    cuts = sorted({edge for b in boxes for edge in _span(b, dimension)})
-    number = {cut: n for n, cut in enumerate(cuts)}
-    groups: dict[int, list[Box]] = {}
-    for box in boxes:
-        first, last = (number[edge] for edge in _span(box, dimension))
-        for slot in range(first, last):
-            groups.setdefault(slot, []).append(box)
-    # Neighbours often hold the same boxes: each group is swept once.
-    seen = {frozenset(map(id, group)): group for group in groups.values()}
-    return any(_overlap(group, dimension + 1) for group in seen.values())
-
-
-def _span(box: Box, dimension: int) -> tuple[int, int]:
-    return box.start[dimension], box.start[dimension] + box.shape[dimension]
 
 
 def cut_run(shape: Shape, start: int, stop: int) -> Iterator[tuple[Box, int]]:

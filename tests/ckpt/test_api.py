@@ -11,7 +11,7 @@ import ckpt
 DESIGNED = {
     *("ABSENT", "Keep", "PerProcess", "Run", "copy", "diff", "drain", "every"),
     *("follow", "latest", "open", "plan", "prune", "remesh", "restore", "save"),
-    *("save_async", "steps", "verify"),
+    *("save_async", "save_safetensors", "steps", "verify"),
 }
 ERRORS = {
     *("BarrierTimeout", "CkptError", "CommitUnknown", "Damaged", "LimitExceeded"),
@@ -25,6 +25,7 @@ FUNCTIONS = [f for f in vars(ckpt).values() if inspect.isfunction(f)]
 POSITIONAL = {
     *("save", "save_async", "restore", "plan", "open", "steps", "latest", "verify"),
     *("copy", "diff", "drain", "every", "follow", "prune", "remesh"),
+    "save_safetensors",
 }
 
 

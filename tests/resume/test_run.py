@@ -1,5 +1,6 @@
 """What a Run resumes, saves, refuses and warns of, in one process."""
 
+import contextlib
 import itertools
 import shutil
 import time
@@ -181,14 +182,22 @@ def test_options_that_mean_nothing_are_refused_at_once(
         ckpt.Run(memory_run, **options)
 
 
+def put_a_file_in_the_place_of(folder: Path) -> None:
+    """Move a folder away; a save under way may make it again, and again."""
+    for number in itertools.count():
+        folder.rename(folder.with_name(f"gone-{number}"))
+        with contextlib.suppress(FileExistsError):
+            folder.touch(exist_ok=False)
+            return
+
+
 def test_a_save_that_failed_in_the_background_is_raised(memory_run: Path) -> None:
     def train_on_a_broken_disk() -> None:
         with ckpt.Run(memory_run, save=every(steps=1)) as run:
             run.resume({"x": 1})
             for step in run.steps(until=50):
                 if step == 3:
-                    (memory_run / "steps").rename(memory_run / "gone")
-                    (memory_run / "steps").touch()
+                    put_a_file_in_the_place_of(memory_run / "steps")
                 run.saved(step, {"x": step})
 
     with pytest.raises(ckpt.StoreError):

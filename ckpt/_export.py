@@ -1,0 +1,73 @@
+"""Writing the arrays of a tree or a checkpoint as safetensors files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from ._catalog import PathLike
+from ._copy import Progress
+from ._store_options import GivenOptions
+
+
+def save_safetensors(
+    tree_or_path: Any,
+    out: PathLike,
+    *,
+    step: int | None = None,
+    select: str | Iterable[str] | None = None,
+    rename: Mapping[str, str] | None = None,
+    metadata: Mapping[str, str] | None = None,
+    max_shard_bytes: int = 5_000_000_000,
+    max_host_bytes: int | None = None,
+    overwrite: bool = False,
+    progress: Progress | None = None,
+    store_options: GivenOptions | None = None,
+) -> tuple[str, ...]:
+    """Write a tree, or any checkpoint, as safetensors files; return their names.
+
+    `tree_or_path` is a tree of arrays, a Checkpoint, or the path of what `ckpt.open`
+    opens (its newest step, or `step`). The folder `out` gets model.safetensors, or
+    model-00001-of-00003.safetensors and so on with model.safetensors.index.json where
+    the arrays are more than `max_shard_bytes`; safetensors, huggingface_hub and
+    transformers read them. Names are the paths with dots, so that those of a flat dict
+    are its keys. `select` takes only the paths that its globs match; `rename` maps
+    paths, as in `restore`, before they become names. Python numbers become arrays
+    without dimensions (int64, float64 or bool); None is left out, as it has no leaf.
+    Ties are written once, and recorded in the metadata {name: name of the array}.
+    `metadata` is kept beside {"format": "pt"}, which transformers asks for.
+
+    Refused, all at once and before anything is written: names that are empty, given
+    twice or `__metadata__`; text, bytes, typed PRNG keys, and dtypes that safetensors
+    lacks (complex128, int4).
+
+    Streaming: what is held beside the arrays themselves stays within `max_host_bytes`.
+    An object store is sent each file whole, so there they are of 512 MiB at most where
+    arrays are not larger. Durable when it returns. A set that is there already is an
+    error without `overwrite`; with it the old files stay as they are until the new
+    ones are complete, and are then removed. `progress` is called with the bytes done
+    and all bytes. Local: in a job of several processes let one of them call it, with a
+    path; a tree may not hold arrays of which other processes have a part.
+
+    Raises Unsupported, StepExists, NotFound, Damaged, LimitExceeded, StoreError.
+
+    >>> import jax.numpy as jnp, ckpt
+    >>> ckpt.save_safetensors({"layer": {"w": jnp.ones(3)}}, "memory://doc-export")
+    ('model.safetensors',)
+    """
+    # Not before it is needed: most programs never read or write foreign formats.
+    from .formats._safetensors_write import write_set
+
+    return write_set(
+        tree_or_path,
+        out,
+        step=step,
+        select=select,
+        rename=rename,
+        metadata=metadata,
+        max_shard_bytes=max_shard_bytes,
+        max_host_bytes=max_host_bytes,
+        overwrite=overwrite,
+        progress=progress,
+        options=store_options,
+    )

@@ -1,0 +1,358 @@
+"""Reads boxes of foreign tensors into buffers: by range, several runs at a time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import cast
+
+import numpy as np
+
+import layouts
+from layouts import Box
+
+from .._errors import Damaged, LimitExceeded
+from .._read import scatter
+from .._store import CutShort, Reader, Store
+from .._write import run_all
+from ._entry import Array, Blob, Block, Lazy, Tensor
+
+_TASK_BYTES = 4 << 20
+"""What one thread reads before it looks for more."""
+
+_SPAN_BYTES = 256 << 20
+"""Items that do not lie in C order are read in pieces that span at most this much."""
+
+_BLOCK_BYTES = 16 << 20
+"""What a reader of its own is asked for at once."""
+
+_AROUND_BYTES = 1 << 20
+"""How much more than the items a stream may hold: what describes them."""
+
+Goal = tuple[Box, Array]
+"""A box of a tensor that is wanted, and the buffer for its values."""
+
+
+@dataclass(frozen=True, slots=True)
+class Want:
+    """Boxes of a tensor, known by its path, that are wanted in buffers.
+
+    Buffers have the dtype in which `layouts` stores that of the tensor.
+    """
+
+    path: str
+    tensor: Tensor
+    goals: tuple[Goal, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """Something to read from one object, and about how many bytes it is."""
+
+    name: str
+    nbytes: int
+    work: Callable[[Reader | None], None]
+
+
+def fill_wants(
+    store: Store, wants: Sequence[Want], *, gap: int = 0, parallel: int = 1
+) -> None:
+    """Read what is wanted; Damaged, naming tensor and object, where that fails."""
+    for want in wants:
+        if isinstance(want.tensor.data, np.ndarray):
+            _copy_held(want.tensor, want.goals)
+    jobs = (job for want in wants for job in _jobs(store, want, gap))
+    # Planned as they are carried out: a plan of all runs may be large itself.
+    run_all(
+        lambda group: _carry_out(store, group),
+        list(_groups(jobs)),
+        parallel=parallel,
+    )
+    for want in wants:
+        if want.tensor.dtype == "bool":
+            _refuse_other_bools(store, want)
+
+
+def _groups(jobs: Iterator[_Job]) -> Iterator[list[_Job]]:
+    """Yield jobs on one object that are worth a thread's while."""
+    group: list[_Job] = []
+    held = 0
+    for job in jobs:
+        if group and (job.name != group[0].name or held + job.nbytes > _TASK_BYTES):
+            yield group
+            group, held = [], 0
+        group.append(job)
+        held += job.nbytes
+    if group:
+        yield group
+
+
+def _carry_out(store: Store, group: Sequence[_Job]) -> None:
+    with ExitStack() as stack:
+        name = group[0].name
+        reader = stack.enter_context(store.open(name, trusted=True)) if name else None
+        for job in group:
+            job.work(reader)
+
+
+def _jobs(store: Store, want: Want, gap: int) -> Iterator[_Job]:
+    data = want.tensor.data
+    if isinstance(data, np.ndarray):
+        return
+    if isinstance(data, Lazy):
+        yield from _lazy_jobs(want, data)
+        return
+    itemsize = _itemsize(want.tensor)
+    boxes = [box for box, _ in want.goals]
+    coded: dict[Blob, list[Block]] = {}
+    for number, parts in layouts.find_wanted([b.box for b in data], boxes).items():
+        block = data[number]
+        if block.blob.codec is not None:
+            coded.setdefault(block.blob, []).append(block)
+        elif is_in_c_order(block, itemsize):
+            yield from _run_jobs(store, want, block, parts, gap // itemsize)
+        else:
+            yield from _strided_jobs(store, want, block, parts)
+    for blob, blocks in coded.items():
+        yield _coded_job(store, want, blob, blocks)
+
+
+def _itemsize(tensor: Tensor) -> int:
+    return layouts.stored_dtype(tensor.dtype).itemsize
+
+
+def is_in_c_order(block: Block, itemsize: int) -> bool:
+    """Tell whether the items of a block are one run, in C order."""
+    if block.strides is None:
+        return True
+    at = itemsize
+    for size, stride in zip(block.box.shape[::-1], block.strides[::-1], strict=True):
+        if size > 1 and stride != at:
+            return False
+        at *= size
+    return True
+
+
+def _run_jobs(
+    store: Store, want: Want, block: Block, parts: Sequence[Box], gap: int
+) -> Iterator[_Job]:
+    """Yield how to read runs of a block in C order."""
+    itemsize = _itemsize(want.tensor)
+    shape = block.box.shape
+    most = max(1, (store.request_bytes if store.is_remote else _TASK_BYTES) // itemsize)
+    for span in layouts.plan_spans(shape, parts, gap=gap):
+        for run in layouts.cut_span(span, most):
+
+            def work(reader: Reader | None, run: Box = run) -> None:
+                _read_run(store, want, block, run, cast("Reader", reader))
+
+            yield _Job(block.blob.name, run.size * itemsize, work)
+
+
+def _read_run(store: Store, want: Want, block: Block, run: Box, reader: Reader) -> None:
+    itemsize = _itemsize(want.tensor)
+    first = 0
+    for at, size in zip(run.start, block.box.shape, strict=True):
+        first = first * size + at
+    offset = block.blob.offset + block.offset + first * itemsize
+    start = tuple(a + b for a, b in zip(block.box.start, run.start, strict=True))
+    box = Box(start, run.shape)
+    goals = [g for g in want.goals if _meets(g[0], box)]
+    direct = _direct(box, goals)
+    if direct is not None:
+        _read(store, want, block.blob.name, reader, offset, direct)
+        return
+    raw = np.empty(run.size * itemsize, np.uint8)
+    _read(store, want, block.blob.name, reader, offset, raw)
+    values = raw.view(layouts.stored_dtype(want.tensor.dtype)).reshape(run.shape)
+    for goal, buffer in goals:
+        scatter(box, values, goal, buffer)
+
+
+def _meets(goal: Box, box: Box) -> bool:
+    return layouts.intersect(goal, box) is not None
+
+
+def _direct(box: Box, goals: Sequence[Goal]) -> Array | None:
+    """Return the part of the one goal that is the box, if it lies in one run."""
+    if len(goals) != 1:
+        return None
+    goal, buffer = goals[0]
+    if layouts.intersect(goal, box) != box:
+        return None
+    part = buffer[(*box.within(goal.start), ...)]
+    return part if part.flags.c_contiguous else None
+
+
+def _strided_jobs(
+    store: Store, want: Want, block: Block, parts: Sequence[Box]
+) -> Iterator[_Job]:
+    """Yield how to read items that lie otherwise than in C order: all they span."""
+    strides = cast("tuple[int, ...]", block.strides)
+    itemsize = _itemsize(want.tensor)
+    for whole in dict.fromkeys(parts):
+        for part in _cut_strided(whole, strides, itemsize):
+            span = _span_bytes(part.shape, strides, itemsize)
+
+            def work(reader: Reader | None, part: Box = part, span: int = span) -> None:
+                first = sum(a * s for a, s in zip(part.start, strides, strict=True))
+                raw = np.empty(span, np.uint8)
+                offset = block.blob.offset + block.offset + first
+                reader = cast("Reader", reader)
+                _read(store, want, block.blob.name, reader, offset, raw)
+                _scatter_strided(want, block, part, raw, 0)
+
+            yield _Job(block.blob.name, span, work)
+
+
+def _span_bytes(shape: Sequence[int], strides: Sequence[int], itemsize: int) -> int:
+    return sum((n - 1) * s for n, s in zip(shape, strides, strict=True)) + itemsize
+
+
+def _cut_strided(part: Box, strides: Sequence[int], itemsize: int) -> Iterator[Box]:
+    if _span_bytes(part.shape, strides, itemsize) <= _SPAN_BYTES:
+        yield part
+        return
+    reach = [(n - 1) * s for n, s in zip(part.shape, strides, strict=True)]
+    d = max(range(len(reach)), key=lambda n: reach[n])
+    half = part.shape[d] // 2
+    for at, size in ((0, half), (half, part.shape[d] - half)):
+        start, shape = list(part.start), list(part.shape)
+        start[d] += at
+        shape[d] = size
+        yield from _cut_strided(Box(tuple(start), tuple(shape)), strides, itemsize)
+
+
+def _scatter_strided(
+    want: Want, block: Block, part: Box, raw: Array, first: int
+) -> None:
+    """Lay the items of a part of a block, the first of which is at `first` of `raw`."""
+    dtype = layouts.stored_dtype(want.tensor.dtype)
+    strides = block.strides or c_strides(block.box.shape, dtype.itemsize)
+    needed = first + _span_bytes(part.shape, strides, dtype.itemsize)
+    if first < 0 or needed > len(raw):
+        raise Damaged(
+            f"expected {needed:,} bytes or more, found {len(raw):,} - at "
+            f"`{want.path}`, object {block.blob.name}"
+        )
+    plain = np.ndarray(part.shape, dtype, raw.data, first, strides)
+    start = tuple(a + b for a, b in zip(block.box.start, part.start, strict=True))
+    for goal, buffer in want.goals:
+        scatter(Box(start, part.shape), plain, goal, buffer)
+
+
+def c_strides(shape: Sequence[int], itemsize: int) -> tuple[int, ...]:
+    """Return the strides, in bytes, of an array in C order."""
+    return tuple(itemsize * math.prod(shape[d + 1 :]) for d in range(len(shape)))
+
+
+def _coded_job(store: Store, want: Want, blob: Blob, blocks: Sequence[Block]) -> _Job:
+    """Return how to read blocks of a compressed stream, which is decoded whole."""
+    from ._zstd import decode_zstd
+
+    itemsize = _itemsize(want.tensor)
+
+    def work(reader: Reader | None) -> None:
+        raw = np.empty(blob.length, np.uint8)
+        _read(store, want, blob.name, cast("Reader", reader), blob.offset, raw)
+        end = max(_end(block, itemsize) for block in blocks)
+        plain = decode_zstd(raw.tobytes(), limit=end + _AROUND_BYTES, guess=end)
+        data = np.frombuffer(plain, np.uint8)
+        for block in blocks:
+            part = layouts.whole(block.box.shape)
+            _scatter_strided(want, block, part, data, block.offset)
+
+    return _Job(blob.name, sum(b.box.size for b in blocks) * itemsize, work)
+
+
+def _end(block: Block, itemsize: int) -> int:
+    strides = block.strides or c_strides(block.box.shape, itemsize)
+    return block.offset + _span_bytes(block.box.shape, strides, itemsize)
+
+
+def _lazy_jobs(want: Want, lazy: Lazy) -> Iterator[_Job]:
+    """Yield how to ask a reader of its own: each chunk once, as far as that is so."""
+    shape, itemsize = want.tensor.shape, _itemsize(want.tensor)
+    grid = layouts.Grid(shape, lazy.chunk)
+    for box in _asked(grid, [goal for goal, _ in want.goals], itemsize):
+
+        def work(_: Reader | None, box: Box = box) -> None:
+            stored = layouts.stored_dtype(want.tensor.dtype)
+            values = lazy.read(box).view(stored)
+            for goal, buffer in want.goals:
+                scatter(box, values, goal, buffer)
+
+        yield _Job("", box.size * itemsize, work)
+
+
+def _asked(grid: layouts.Grid, goals: Sequence[Box], itemsize: int) -> Iterator[Box]:
+    """Yield boxes that hold the goals, none of which touches a chunk of another."""
+    goals = [goal for goal in dict.fromkeys(goals) if 0 not in goal.shape]
+    if not goals:
+        return
+    if len(goals) == 1:
+        ranges = grid.ranges(goals[0])
+        clip = goals[0]
+        yield from _pieces(grid, ranges, clip, itemsize)
+        return
+    chunks = layouts.Grid(grid.counts, (1,) * len(grid.counts))
+    touched = [
+        Box(tuple(r.start for r in rs), tuple(map(len, rs)))
+        for rs in (grid.ranges(goal) for goal in goals)
+    ]
+    for span in layouts.plan_spans(chunks.shape, touched):
+        ranges = tuple(range(a, b) for a, b in zip(span.start, span.stop, strict=True))
+        yield from _pieces(grid, ranges, layouts.whole(grid.shape), itemsize)
+
+
+def _pieces(
+    grid: layouts.Grid, ranges: tuple[range, ...], clip: Box, itemsize: int
+) -> Iterator[Box]:
+    """Yield the items of a box of chunks, within `clip`, some MiB at once."""
+    whole = Box(tuple(r.start for r in ranges), tuple(map(len, ranges)))
+    chunk_bytes = max(1, math.prod(grid.cell) * itemsize)
+    for part in layouts.cut_span(whole, max(1, _BLOCK_BYTES // chunk_bytes)):
+        start = tuple(a * c for a, c in zip(part.start, grid.cell, strict=True))
+        stop = tuple(
+            min(b * c, n)
+            for b, c, n in zip(part.stop, grid.cell, grid.shape, strict=True)
+        )
+        size = tuple(b - a for a, b in zip(start, stop, strict=True))
+        common = layouts.intersect(Box(start, size), clip)
+        if common is not None:
+            yield common
+
+
+def _copy_held(tensor: Tensor, goals: Sequence[Goal]) -> None:
+    values = cast(Array, tensor.data).view(layouts.stored_dtype(tensor.dtype))
+    for goal, buffer in goals:
+        buffer[...] = values[goal.slices]
+
+
+def _read(
+    store: Store, want: Want, name: str, reader: Reader, offset: int, buffer: Array
+) -> None:
+    try:
+        reader.read_into(offset, buffer)
+    except CutShort:
+        raise Damaged(
+            f"expected {offset + buffer.nbytes:,} bytes or more, found fewer - at "
+            f"`{want.path}`, in {store.url}/{name}: fetch the file again"
+        ) from None
+    except MemoryError:
+        raise LimitExceeded(
+            f"expected memory for {buffer.nbytes:,} bytes, found none - at "
+            f"`{want.path}`, in {store.url}/{name}: select= less"
+        ) from None
+
+
+def _refuse_other_bools(store: Store, want: Want) -> None:
+    for _, buffer in want.goals:
+        most = int(buffer.view(np.uint8).max(initial=0))
+        if most > 1:
+            raise Damaged(
+                f"expected booleans of 0 and 1, found {most} - at `{want.path}`, in "
+                f"{store.url}: fetch the file again"
+            )

@@ -1,0 +1,229 @@
+"""From what a format found to what the rest of the package reads: a manifest."""
+
+from __future__ import annotations
+
+import math
+import os
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+import numpy as np
+
+import layouts
+import pytree
+from layouts import Box, Leaf, Loose, Manifest
+
+from .._catalog import Opened
+from .._errors import Unsupported
+from .._foreign import Goals
+from .._source import describe_leaf
+from .._store import Store
+from .._store_options import GivenOptions
+from ._detect import find_catalogue
+from ._entry import Array, Catalogue, Lazy, Tensor
+from ._fill import Want, fill_wants, is_in_c_order
+
+_CHUNK_BYTES = 4 << 20
+"""Leaves are looked through, and cut for several readers, in parts of this size."""
+
+_REMOTE_GAP = 64 << 10
+"""What costs less to read, of an object far away, than one more request."""
+
+_SHOWN = 20
+
+_DEPTH = 100
+
+
+@dataclass(frozen=True, slots=True)
+class ForeignValues:
+    """The tensors of a foreign checkpoint, by the number of their leaf."""
+
+    store: Store
+    catalogue: Catalogue
+    paths: tuple[str, ...]
+    tensors: tuple[Tensor | None, ...]
+
+    @property
+    def format(self) -> str:
+        """What the checkpoint is."""
+        return self.catalogue.format
+
+    def fill(self, goals: Sequence[Goals], *, parallel: int) -> None:
+        """Fill the buffers, which have the dtype that a leaf is stored in."""
+        wants = [
+            Want(
+                self.paths[number],
+                cast(Tensor, self.tensors[number]),
+                tuple(zip(boxes, buffers, strict=True)),
+            )
+            for number, boxes, buffers in goals
+        ]
+        fill_wants(self.store, wants, gap=_gap(self.store), parallel=parallel)
+
+    def checks(self) -> Iterator[tuple[str, int, Callable[[], None]]]:
+        """Yield name, bytes and check of each tensor, and what the format adds."""
+        for path, tensor in zip(self.paths, self.tensors, strict=True):
+            if tensor is not None:
+                size = math.prod(tensor.shape) * _itemsize(tensor)
+
+                def work(path: str = path, tensor: Tensor = tensor) -> None:
+                    self._read_through(path, tensor)
+
+                yield path, size, work
+        for check in self.catalogue.checks:
+            yield check.name, check.size, check.work
+
+    def _read_through(self, path: str, tensor: Tensor) -> None:
+        dtype = layouts.stored_dtype(tensor.dtype)
+        grid = layouts.Grid(tensor.shape, _chunk(tensor))
+        for number in range(grid.length):
+            box = grid.box(grid.coordinates(number))
+            want = Want(path, tensor, ((box, np.empty(box.shape, dtype)),))
+            fill_wants(self.store, [want], gap=_gap(self.store))
+
+
+def _gap(store: Store) -> int:
+    return _REMOTE_GAP if store.is_remote else 0
+
+
+def _itemsize(tensor: Tensor) -> int:
+    return layouts.stored_dtype(tensor.dtype).itemsize
+
+
+def open_foreign(
+    path: str | os.PathLike[str], step: int | None, options: GivenOptions | None
+) -> Opened | None:
+    """Open the checkpoint of another library, or return None where none is there.
+
+    Raises Damaged, Untrusted, Unsupported or LimitExceeded for one that is there and
+    cannot be read.
+    """
+    found = find_catalogue(path, step, options)
+    if found is None:
+        return None
+    store, catalogue = found
+    if catalogue.notes:
+        more = len(catalogue.notes) - _SHOWN
+        shown = "\n  ".join(catalogue.notes[:_SHOWN])
+        more_text = f"\n  (+{more} more)" if more > 0 else ""
+        warnings.warn(
+            f"not all in {store.url} was read as {catalogue.format}:\n  {shown}"
+            f"{more_text}",
+            stacklevel=2,
+        )
+    return describe_catalogue(store, catalogue)
+
+
+def describe_catalogue(store: Store, catalogue: Catalogue) -> Opened:
+    """Return a catalogue as what the rest of the package reads."""
+    tensors: dict[int, Tensor] = {}
+    try:
+        tree = _with_marks(catalogue.tree, tensors, {}, 0)
+        found, structure = pytree.flatten(tree)
+    except pytree.UnsupportedTree as error:
+        raise Unsupported(f"{error} - in {store.url}") from error
+    leaves: list[Leaf] = []
+    kept: list[Tensor | None] = []
+    for path, value in found.items():
+        tensor = tensors.get(id(value))
+        leaf, tensor = _describe(path, value, tensor, _gap(store))
+        leaves.append(leaf)
+        kept.append(tensor)
+    manifest = Manifest(catalogue.step, "", structure, tuple(leaves), ())
+    values = ForeignValues(store, catalogue, structure.paths, tuple(kept))
+    digest = _digest(catalogue, manifest)
+    return Opened(store, manifest, 0, digest, None, None, foreign=values)
+
+
+def _with_marks(
+    value: Any, tensors: dict[int, Tensor], marks: dict[int, Any], depth: int
+) -> Any:
+    """Return a tree with an empty array for each Tensor: pytree knows what is tied."""
+    if depth > _DEPTH:
+        raise pytree.UnsupportedTree(
+            f"Expected at most {_DEPTH} nested containers, found more"
+        )
+    if isinstance(value, Tensor):
+        mark = marks.setdefault(id(value), np.empty(0, np.uint8))
+        tensors[id(mark)] = value
+        return mark
+    if isinstance(value, dict):
+        items = cast("dict[Any, Any]", value).items()
+        return {_key(k): _with_marks(v, tensors, marks, depth + 1) for k, v in items}
+    if isinstance(value, (list, tuple)):
+        children = [
+            _with_marks(v, tensors, marks, depth + 1) for v in cast("list[Any]", value)
+        ]
+        return children if isinstance(value, list) else tuple(children)
+    if isinstance(value, np.ndarray):
+        array = cast(Array, value)
+        name = layouts.name_of(array.dtype)
+        if name is not None:
+            native = np.ascontiguousarray(array, layouts.dtype_of(name))
+            tensor = Tensor(name, array.shape, native.reshape(array.shape))
+            return _with_marks(tensor, tensors, {}, depth)
+    return cast(Any, value)
+
+
+def _key(key: Any) -> Any:
+    return key if type(key) in (str, int, float, bool, type(None)) else str(key)
+
+
+def _describe(
+    path: str, value: Any, tensor: Tensor | None, gap: int
+) -> tuple[Leaf, Tensor | None]:
+    if tensor is None:
+        # A Python value, by the rules of our own saves.
+        source = describe_leaf(path, value, None)
+        if source.pieces is None:
+            return source.leaf, None
+        data = cast(Array, source.array)
+        tensor = Tensor(source.leaf.dtype, source.leaf.shape, data)
+        kept = Loose(_chunk(tensor))
+        return replace(source.leaf, store=kept), tensor
+    itemsize = _itemsize(tensor)
+    blocks: tuple[Box, ...] = ()
+    if isinstance(tensor.data, tuple):
+        data = tensor.data
+        if all(b.blob.codec is None and is_in_c_order(b, itemsize) for b in data):
+            blocks = tuple(b.box for b in data)
+    leaf = Leaf(
+        path,
+        tensor.kind,
+        tensor.dtype,
+        tensor.shape,
+        tensor.placement,
+        Loose(_chunk(tensor), blocks, gap),
+        impl=tensor.impl,
+    )
+    return leaf, tensor
+
+
+def _chunk(tensor: Tensor) -> tuple[int, ...]:
+    """Return the shape in which a tensor is looked through: some rows."""
+    if isinstance(tensor.data, Lazy) and 0 not in tensor.shape:
+        return tensor.data.chunk
+    shape, most = tensor.shape, max(1, _CHUNK_BYTES // _itemsize(tensor))
+    if 0 in shape or math.prod(shape) <= most:
+        return shape
+    for d in range(len(shape)):
+        inner = math.prod(shape[d + 1 :])
+        if inner <= most:
+            return (
+                *(1 for _ in shape[:d]),
+                min(shape[d], most // inner),
+                *shape[d + 1 :],
+            )
+    return shape
+
+
+def _digest(catalogue: Catalogue, manifest: Manifest) -> str:
+    """Return what stands for the catalogue: names, types and shapes, not the values."""
+    said = [
+        (x.path, x.kind, x.dtype, x.shape, x.impl, repr(x.value))
+        for x in manifest.leaves
+    ]
+    text = repr((catalogue.format, catalogue.step, catalogue.objects, said))
+    return layouts.digest(text.encode(errors="backslashreplace"))

@@ -1,0 +1,102 @@
+"""The state of a pickle being read; whatever grows is counted against limits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from .._errors import Damaged, LimitExceeded, Untrusted
+from ._record import Limits
+
+LINE = 1 << 16
+"""The longest line of protocol 0, but for a text: names and numbers are short."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Machine:
+    """The state of one run: the stack, those set aside at marks, and the memo.
+
+    A mark sets the stack aside, so no operation reaches below it.
+    """
+
+    data: bytes
+    end: int
+    at: int
+    globals: Mapping[tuple[str, str], Any]
+    persistent: Callable[[Any], Any] | None
+    inert: frozenset[str]
+    limits: Limits
+    left: int
+    text: int
+    stack: list[Any] = field(default_factory=list[Any])
+    marked: list[list[Any]] = field(default_factory=list[list[Any]])
+    memo: dict[int, Any] = field(default_factory=dict[int, Any])
+    known: dict[tuple[str, str], Any] = field(
+        default_factory=dict[tuple[str, str], Any]
+    )
+
+    def take(self, count: int) -> bytes:
+        """Return the next bytes."""
+        start = self.at
+        if count < 0 or count > self.end - start:
+            raise Damaged(
+                f"Expected {count} more bytes of a pickle, found {self.end - start}"
+            )
+        self.at = start + count
+        return self.data[start : start + count]
+
+    def number(self, size: int) -> int:
+        """Return the next bytes as an unsigned number."""
+        return int.from_bytes(self.take(size), "little")
+
+    def line(self, limit: int = LINE) -> bytes:
+        """Return the bytes up to the next line feed, without it."""
+        span = 64
+        while True:
+            near = self.data[self.at : self.at + span]
+            if (length := near.find(b"\n")) >= 0:
+                self.at += length + 1
+                return near[:length]
+            if span >= self.end - self.at:
+                raise Damaged("Expected the end of a line, found that of the pickle")
+            if span >= limit:
+                raise LimitExceeded(f"Expected lines of at most {limit} bytes")
+            span *= 8
+
+    def spend(self, count: int) -> None:
+        """Count work that is more than one operation."""
+        self.left -= count
+        if self.left < 0:
+            raise LimitExceeded(f"Expected at most {self.limits.operations} operations")
+
+    def spell(self, count: int) -> bytes:
+        """Return the next bytes, which become text or bytes of the value."""
+        self.text -= count
+        if self.text < 0:
+            raise LimitExceeded(f"Expected at most {self.limits.text} bytes of text")
+        return self.take(count)
+
+    def since_mark(self) -> list[Any]:
+        """Return what came after the last mark, and go back to what was before."""
+        items = self.stack
+        self.stack = self.marked.pop()
+        return items
+
+    def put(self, index: int) -> None:
+        """Remember the top of the stack."""
+        if index not in self.memo and len(self.memo) >= self.limits.memo:
+            raise LimitExceeded(f"Expected at most {self.limits.memo} memo entries")
+        self.memo[index] = self.stack[-1]
+
+    def get(self, index: int) -> None:
+        """Push what was remembered."""
+        if index not in self.memo:
+            raise Untrusted(f"Expected a memo entry, found none of number {index}")
+        self.stack.append(self.memo[index])
+
+    def stop(self) -> Any:
+        """Return the one value that is left."""
+        if self.marked or len(self.stack) != 1:
+            raise Untrusted("Expected one value at the end of a pickle")
+        return self.stack.pop()

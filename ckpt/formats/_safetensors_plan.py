@@ -1,0 +1,158 @@
+"""Which arrays go into which safetensors file, and what headers and index say."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import layouts
+from layouts import Box
+
+from .._errors import LimitExceeded
+from ._safetensors_items import NAMES, Item
+
+INDEX = "model.safetensors.index.json"
+SINGLE = "model.safetensors"
+
+_HEADER_BYTES = 25_000_000
+_INDEX_BYTES = 10_000_000
+_FILE_VALUES = 500_000
+"""Values in the headers that readers take, ours among them: some 50,000 arrays."""
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """One file: its name, its header, and the arrays in the order of their bytes."""
+
+    name: str
+    header: bytes
+    items: tuple[Item, ...]
+
+    @property
+    def size(self) -> int:
+        """Bytes of the whole file."""
+        return len(self.header) + sum(item.nbytes for item in self.items)
+
+
+def split_items(items: Sequence[Item], *, most: int) -> list[list[Item]]:
+    """Return the arrays of each file, in order: at most `most` bytes, or one array."""
+    files: list[list[Item]] = []
+    held: list[Item] = []
+    size = text = values = 0
+    for item in items:
+        if item.nbytes > most:
+            files.append([item])
+            continue
+        # What the entry takes of the header, rather more than less.
+        more = 6 * len(item.name) + 20 * len(item.shape) + 120
+        full = (
+            size + item.nbytes > most
+            or text + more > _HEADER_BYTES // 2
+            or values > _FILE_VALUES
+        )
+        if held and full:
+            files.append(held)
+            held, size, text, values = [], 0, 0, 0
+        held.append(item)
+        size += item.nbytes
+        text += more
+        values += len(item.shape) + 8
+    return [*files, held] if held or not files else files
+
+
+def plan_files(
+    groups: Sequence[Sequence[Item]],
+    *,
+    ties: Mapping[str, str],
+    metadata: Mapping[str, str],
+    infix: str | None,
+) -> tuple[list[File], bytes]:
+    """Return the files of a set and its index, b"" for one file without.
+
+    Where `infix` is None, a set of one file is a plain one.
+    """
+    told = {"format": "pt", **{k: v for k, v in metadata.items() if k == "format"}}
+    if infix is None and len(groups) == 1:
+        header = _make_header(groups[0], {**told, **metadata, **ties})
+        return [File(SINGLE, header, _sort(groups[0]))], b""
+    files = [
+        File(
+            f"model{infix or ''}-{number:05}-of-{len(groups):05}.safetensors",
+            _make_header(group, told),
+            _sort(group),
+        )
+        for number, group in enumerate(groups, 1)
+    ]
+    places = {item.name: file.name for file in files for item in file.items}
+    total = sum(item.nbytes for group in groups for item in group)
+    beside = {k: v for k, v in metadata.items() if k != "format"}
+    index = json.dumps(
+        {
+            "metadata": {"total_size": total, **beside, **ties},
+            "weight_map": dict(sorted(places.items())),
+        },
+        indent=2,
+        ensure_ascii=False,
+    )
+    data = index.encode() + b"\n"
+    if len(data) > _INDEX_BYTES:
+        raise LimitExceeded(
+            f"expected an index of at most {_INDEX_BYTES:,} bytes, found {len(data):,} "
+            f"for {len(places):,} arrays: select= fewer, or shorten their names"
+        )
+    return files, data
+
+
+def _sort(items: Sequence[Item]) -> tuple[Item, ...]:
+    return tuple(sorted(items, key=lambda x: (-x.bits, x.name)))
+
+
+def _make_header(items: Sequence[Item], metadata: Mapping[str, str]) -> bytes:
+    """Return the bytes before the data: they end where 8 divides."""
+    entries: dict[str, object] = {"__metadata__": dict(metadata)}
+    at = 0
+    for item in _sort(items):
+        entries[item.name] = {
+            "dtype": NAMES[item.dtype],
+            "shape": item.shape,
+            "data_offsets": [at, at + item.nbytes],
+        }
+        at += item.nbytes
+    text = json.dumps(entries, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)
+    if len(text) > _HEADER_BYTES:
+        raise LimitExceeded(
+            f"expected at most {_HEADER_BYTES:,} bytes of header, found "
+            f"{len(text):,}: shorten names or metadata"
+        )
+    return len(text).to_bytes(8, "little") + text
+
+
+def cut_item(item: Item, *, most: int) -> Iterator[Box]:
+    """Yield boxes of an array, each a run of its bytes, of about `most` bytes at most.
+
+    Where the array is stored in rows, whole ones are taken if they fit.
+
+    >>> from ._safetensors_items import Item
+    >>> [b.shape for b in cut_item(Item("a", "int8", (5, 4), 0), most=8)]
+    [(2, 4), (2, 4), (1, 4)]
+    """
+    shape = item.shape
+    # Two float4 are a byte: they are never cut.
+    if item.nbytes <= most or item.bits < 8:
+        yield layouts.whole(shape)
+        return
+    size = item.bits // 8
+    d = next(
+        (d for d in range(len(shape)) if math.prod(shape[d + 1 :]) * size <= most),
+        len(shape) - 1,
+    )
+    rows = max(1, most // (math.prod(shape[d + 1 :]) * size))
+    if item.rows and rows > item.rows[d]:
+        rows -= rows % item.rows[d]
+    cell = (*(1 for _ in range(d)), rows, *shape[d + 1 :])
+    grid = layouts.Grid(shape, cell)
+    for number in range(grid.length):
+        yield grid.box(grid.coordinates(number))

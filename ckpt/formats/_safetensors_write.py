@@ -1,0 +1,269 @@
+"""Writes a set of safetensors files so that readers see the old set or the new one.
+
+The files of the new set have names that no file of the old one has; the index, or the
+one plain file, takes its place last and whole; what the old set alone had is removed
+after that. A set that is left unfinished is a set of files that no index names.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import secrets
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+
+from layouts import Box
+
+from .._catalog import PathLike, locate
+from .._copy import Progress, count_up
+from .._errors import CkptError, LimitExceeded, StepExists, Unsupported
+from .._store import Store
+from .._store_options import GivenOptions
+from .._write import run_all
+from .._written import check_budget
+from ._entry import Array
+from ._nibbles import pack_nibbles
+from ._safetensors_index import read_index
+from ._safetensors_items import Content, Item, Read, take_content
+from ._safetensors_plan import (
+    INDEX,
+    SINGLE,
+    File,
+    cut_item,
+    plan_files,
+    split_items,
+)
+
+_PIECE_BYTES = 32 << 20
+_AHEAD = 2
+"""How many pieces are read before the one that is being written is done."""
+
+_SENT_BYTES = 512 << 20
+_LARGEST_SENT = 5_000_000_000
+_HELD_BYTES = 4 << 30
+_HELD_COPIES = 3
+"""How often an object is held while it is sent to a store."""
+
+_OURS = re.compile(
+    r"model(\.[0-9a-f]{8})?-\d{5,}-of-\d{5,}\.safetensors|"
+    r"model\.safetensors(\.index\.json)?"
+)
+_LEFT = re.compile(rf"(?:{_OURS.pattern})\.[0-9a-f]{{16}}\.tmp")
+
+
+def write_set(
+    tree_or_path: Any,
+    out: PathLike,
+    *,
+    step: int | None,
+    select: str | Iterable[str] | None,
+    rename: Mapping[str, str] | None,
+    metadata: Mapping[str, str] | None,
+    max_shard_bytes: int,
+    max_host_bytes: int | None,
+    overwrite: bool,
+    progress: Progress | None,
+    options: GivenOptions | None,
+) -> tuple[str, ...]:
+    """Do what `ckpt.save_safetensors` says."""
+    check_budget(max_host_bytes)
+    told = _check_metadata(metadata)
+    if max_shard_bytes < 1:
+        raise ValueError(f"expected max_shard_bytes above 0, found {max_shard_bytes}")
+    store = locate(out, options)
+    names = store.list("")
+    if "manifest.json" in names or any(n.startswith("steps/") for n in names):
+        raise ValueError(
+            f"expected a folder for safetensors files, found a checkpoint or a run - "
+            f"in {store.url}: choose another"
+        )
+    there = [n for n in names if _OURS.fullmatch(n)]
+    if there and not overwrite:
+        raise StepExists(
+            f"expected a folder without a set of safetensors files, found {there[0]} - "
+            f"in {store.url}: choose another, or pass overwrite=True"
+        )
+    content = take_content(
+        tree_or_path,
+        step=step,
+        select=select,
+        rename=rename,
+        max_host_bytes=max_host_bytes,
+        options=options,
+    )
+    if both := sorted(set(told).intersection(content.ties)):
+        raise ValueError(
+            f"expected metadata= without the names of ties, found {both[0]!r}"
+        )
+    files, index = _plan(store, content, names, told, max_shard_bytes, max_host_bytes)
+    old = _read_old(store, names)
+    store.make_folders([""])
+    _write_files(store, files, content, max_host_bytes, progress)
+    store.sync_folders([""])
+    if index:
+        with store.write(INDEX, size=len(index), over=True) as last:
+            last.write([index])
+        store.sync_folders([""])
+    made = [file.name for file in files] + ([INDEX] if index else [])
+    _remove_stale(store, names, old, made)
+    return tuple(made)
+
+
+def _check_metadata(metadata: Mapping[str, str] | None) -> dict[str, str]:
+    found = dict(metadata or {})
+    for key, value in found.items():
+        if type(key) is not str or type(value) is not str:
+            raise TypeError(
+                f"expected metadata= of texts, found {key!r:.80}: {value!r:.80}"
+            )
+        if key == "total_size":
+            raise ValueError("expected metadata= without total_size, found it")
+        f"{key}{value}".encode()
+    return found
+
+
+def _plan(
+    store: Store,
+    content: Content,
+    names: Sequence[str],
+    metadata: Mapping[str, str],
+    max_shard_bytes: int,
+    max_host_bytes: int | None,
+) -> tuple[list[File], bytes]:
+    """Return files whose names are free, but for the plain one, and their index."""
+    most = max_shard_bytes
+    if store.is_remote:
+        held = (max_host_bytes or _HELD_BYTES) // _HELD_COPIES
+        most = min(most, _SENT_BYTES, held)
+        largest = max(content.items, key=lambda x: x.nbytes, default=None)
+        if largest and largest.nbytes > _LARGEST_SENT:
+            raise Unsupported(
+                f"expected arrays of at most {_LARGEST_SENT:,} bytes in an object "
+                f"store, found {largest.nbytes:,} - at `{largest.name}`: write to a "
+                "disk, and copy the files"
+            )
+        if largest and max_host_bytes and largest.nbytes > held:
+            raise LimitExceeded(
+                f"expected arrays of at most {held:,} bytes, which are sent whole, "
+                f"found {largest.nbytes:,} - at `{largest.name}`: raise max_host_bytes"
+            )
+    groups = split_items(content.items, most=most)
+    infix = None
+    # An old set may lie in the plain file although an index names it.
+    if len(groups) == 1 and SINGLE in _read_old(store, names):
+        infix = ""
+    files, index = plan_files(groups, ties=content.ties, metadata=metadata, infix=infix)
+    if index and any(file.name in names for file in files):
+        infix = f".{secrets.token_hex(4)}"
+        return plan_files(groups, ties=content.ties, metadata=metadata, infix=infix)
+    return files, index
+
+
+def _read_old(store: Store, names: Sequence[str]) -> frozenset[str]:
+    """Return the files that an index names that is there already."""
+    if INDEX in names:
+        with contextlib.suppress(CkptError):
+            return frozenset(read_index(store, INDEX)[0].values())
+    return frozenset()
+
+
+def _remove_stale(
+    store: Store, names: Sequence[str], old: frozenset[str], made: Sequence[str]
+) -> None:
+    """Remove the old set: first what would be read in place of the new one."""
+    stale = {n for n in names if _OURS.fullmatch(n) or _LEFT.fullmatch(n)}
+    stale.update(old.intersection(names))
+    for name in sorted(
+        stale.difference(made), key=lambda n: (n not in (INDEX, SINGLE), n)
+    ):
+        store.remove(name)
+
+
+def _write_files(
+    store: Store,
+    files: Sequence[File],
+    content: Content,
+    max_host_bytes: int | None,
+    progress: Progress | None,
+) -> None:
+    parallel = min(store.parallel, len(files))
+    piece = _PIECE_BYTES
+    if store.is_remote:
+        largest = max(file.size for file in files)
+        held = (max_host_bytes or _HELD_BYTES) // (_HELD_COPIES * largest)
+        parallel = max(1, min(parallel, held))
+    elif max_host_bytes is not None:
+        parallel = min(parallel, 2)
+    if max_host_bytes is not None:
+        piece = min(piece, max_host_bytes // (2 * parallel * (_AHEAD + 2)))
+    count = count_up(progress, sum(file.size for file in files))
+    run_all(
+        lambda file: _write_file(store, file, content.read, piece, count),
+        files,
+        parallel=parallel,
+    )
+
+
+def _write_file(
+    store: Store, file: File, read: Read, piece: int, count: Callable[[int], None]
+) -> None:
+    batches = _batch(file.items, piece)
+    over = file.name == SINGLE
+    with store.write(file.name, size=file.size, over=over) as out:
+        out.write([file.header])
+        count(len(file.header))
+        for values in _read_ahead(read, batches):
+            out.write(values)
+            count(sum(x.nbytes for x in values))
+        out.close()
+
+
+def _batch(items: Iterable[Item], piece: int) -> Iterator[list[tuple[Item, Box]]]:
+    """Yield boxes in the order of their bytes, together about `piece` bytes."""
+    batch: list[tuple[Item, Box]] = []
+    held = 0
+    for item in items:
+        for box in cut_item(item, most=piece):
+            size = box.size * item.bits // 8
+            if batch and held + size > piece:
+                yield batch
+                batch, held = [], 0
+            batch.append((item, box))
+            held += size
+    if batch:
+        yield batch
+
+
+def _read_ahead(
+    read: Read, batches: Iterator[list[tuple[Item, Box]]]
+) -> Iterator[list[Array]]:
+    """Yield the bytes of batches, the next ones of which are read meanwhile."""
+
+    def work(batch: list[tuple[Item, Box]]) -> list[Array]:
+        found = read(batch)
+        return [_lay(item, x) for (item, _), x in zip(batch, found, strict=True)]
+
+    with ThreadPoolExecutor(1) as pool:
+        ahead: deque[Future[list[Array]]] = deque()
+        try:
+            for batch in batches:
+                ahead.append(pool.submit(work, batch))
+                if len(ahead) > _AHEAD:
+                    yield ahead.popleft().result()
+            while ahead:
+                yield ahead.popleft().result()
+        finally:
+            for future in ahead:
+                future.cancel()
+
+
+def _lay(item: Item, values: Array) -> Array:
+    """Return the bytes of values as a file has them."""
+    if item.dtype == "float4_e2m1fn":
+        return pack_nibbles(np.ascontiguousarray(values))
+    return np.ascontiguousarray(values).reshape(-1).view(np.uint8)
