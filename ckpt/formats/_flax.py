@@ -1,0 +1,233 @@
+"""Files of flax.serialization and flax.training.checkpoints: msgpack with arrays."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any, cast
+
+import layouts
+from layouts import Box
+
+from .._errors import Damaged, LimitExceeded, NotFound, Unsupported
+from ._entry import Blob, Block, Catalogue, Folder, Shape, Tensor, cut_run
+from ._msgpack import Binary, decode_msgpack
+from ._skim import Skim
+
+_STEP = re.compile(r"checkpoint_(\d{1,18})(?:\.\d+)?")
+_CHUNKED = "__msgpack_chunked_array__"
+_ELSEWHERE = "//GDAPlaceholder:"
+_RANK = 64
+_NDARRAY, _COMPLEX, _SCALAR = 1, 2, 3
+
+
+def find_flax(folder: Folder) -> Catalogue | None:
+    """Return what a flax file holds, or None where there is none.
+
+    A file by any name that the caller asked for, the newest `checkpoint_<step>` or
+    the one of the step that is wanted, or the one `*.msgpack` in the folder.
+    """
+    name, step = _choose(folder)
+    if not name:
+        return None
+    named = name.endswith(".msgpack") or _STEP.fullmatch(name.rpartition("/")[2])
+    where = f"{folder.store.url}/{name}"
+    with folder.store.open(name) as reader:
+        skim = Skim(reader, where=where)
+        if not named and not _looks_right(skim):
+            return None
+        tree = read_flax(skim, name=name)
+    return Catalogue("flax msgpack", tree, (name,), step=step)
+
+
+def read_flax(skim: Skim, *, name: str, start: int = 0) -> Any:
+    """Return the tree of the flax document in an object, with Tensors for arrays.
+
+    Their bytes are neither read nor looked at. `start` is where the document begins;
+    it ends with the object.
+    """
+
+    def extension(code: int, at: int, stop: int) -> Any:
+        if code in (_NDARRAY, _SCALAR):
+            return _read_array(skim, name, at, stop)
+        if code == _COMPLEX:
+            return _read_complex(skim, at, stop)
+        raise Unsupported(
+            f"Expected the extension types 1 to 3 of flax, found {code} - at byte "
+            f"{at:,} in {skim.where}: another program's msgpack is not read."
+        )
+
+    def closed(value: dict[str, Any]) -> Any:
+        return _join(value, skim.where) if _CHUNKED in value else value
+
+    value, end = decode_msgpack(skim, at=start, extension=extension, closed=closed)
+    if end != skim.size:
+        raise Damaged(
+            f"Expected the end of a msgpack document at byte {end:,}, found "
+            f"{skim.size - end:,} more bytes in {skim.where}."
+        )
+    _refuse_elsewhere(value, skim.where)
+    return value
+
+
+def _choose(folder: Folder) -> tuple[str, int]:
+    """Return the name of the file to read, "" for none, and its step."""
+    if folder.file:
+        found = _STEP.fullmatch(folder.file.rpartition("/")[2])
+        return folder.file, int(found[1]) if found else 0
+    steps = {
+        float(name.removeprefix("checkpoint_")): name
+        for name in folder.names
+        if _STEP.fullmatch(name)
+    }
+    if steps:
+        folders = {name.partition("/")[0] for name in folder.names if "/" in name}
+        newer = [name for name in folders if _STEP.fullmatch(name)]
+        wanted = max(steps) if folder.step is None else folder.step
+        if any(
+            float(name.removeprefix("checkpoint_")) >= wanted
+            for name in newer
+            if folder.step is None
+        ):
+            # Orbax wrote those.
+            return "", 0
+        if wanted not in steps:
+            raise NotFound(
+                f"Expected checkpoint_{wanted} in {folder.store.url}, found steps "
+                f"{', '.join(f'{step:g}' for step in sorted(steps)[-10:])}."
+            )
+        return steps[wanted], int(wanted)
+    plain = [n for n in folder.names if n.endswith(".msgpack") and "/" not in n]
+    if len(plain) > 1:
+        return ("flax_model.msgpack" if "flax_model.msgpack" in plain else ""), 0
+    return (plain[0] if plain else ""), 0
+
+
+def _looks_right(skim: Skim) -> bool:
+    """Tell whether an object begins as a map with a name in it, or an array."""
+    head = skim.take(0, min(skim.size, 16))
+    if not head:
+        return False
+    if head[0] in (0xDE, 0xDF):
+        head = head[2 << head[0] - 0xDE :]
+    elif not 0x80 < head[0] < 0x90:
+        return head[0] in range(0xC7, 0xCA) and head[(1 << head[0] - 0xC7) + 1] == 1
+    if len(head) < 3 or not (0xA1 <= head[1] < 0xC0 or head[1] == 0xD9):
+        return False
+    text = head[3 if head[1] == 0xD9 else 2 :][: head[1] & 31]
+    return bool(text) and all(32 <= byte < 127 for byte in text)
+
+
+def _read_array(skim: Skim, name: str, at: int, stop: int) -> Tensor:
+    """Return the array whose shape, dtype and bytes lie one after another."""
+    value, end = decode_msgpack(skim, at=at, stop=stop, keep=False, items=_RANK + 8)
+    where = f"at byte {at:,} in {skim.where}"
+    if end != stop or not isinstance(value, list) or len(cast(list[Any], value)) != 3:
+        raise Damaged(f"Expected the shape, dtype and bytes of an array, {where}.")
+    shape, dtype, data = cast(list[Any], value)
+    if isinstance(dtype, Binary) and dtype.stop - dtype.start < 100:
+        text = skim.take(dtype.start, dtype.stop - dtype.start)
+        dtype = text.decode("ascii", "backslashreplace")
+    if not isinstance(dtype, str) or not isinstance(data, Binary):
+        raise Damaged(f"Expected the name of a dtype and bytes, {where}.")
+    if dtype not in layouts.DTYPES:
+        raise Unsupported(
+            f"Expected a dtype that JAX has, found {dtype[:80]!a} - {where}: save the "
+            "tree again without it."
+        )
+    sizes = _shape(shape, where)
+    length = data.stop - data.start
+    expected = math.prod(sizes) * layouts.stored_dtype(dtype).itemsize
+    if length != expected:
+        raise Damaged(
+            f"Expected {expected:,} bytes for {dtype}{list(sizes)}, found {length:,} - "
+            f"{where}: the file is damaged."
+        )
+    blob = Blob(name, data.start, length)
+    return Tensor(dtype, sizes, (Block(layouts.whole(sizes), blob),))
+
+
+def _read_complex(skim: Skim, at: int, stop: int) -> complex:
+    value, end = decode_msgpack(skim, at=at, stop=stop, items=8)
+    parts = cast(list[Any], value if isinstance(value, list) else [])
+    if end != stop or len(parts) != 2 or not all(type(x) is float for x in parts):
+        raise Damaged(
+            f"Expected the two parts of a complex number, at byte {at:,} in "
+            f"{skim.where}."
+        )
+    return complex(*parts)
+
+
+def _join(value: dict[str, Any], where: str) -> Tensor:
+    """Return the one array that flat chunks make; flax cuts those over 1 GiB."""
+    where = f"in {where}"
+    shape = _shape(_listed(value.get("shape"), where), where)
+    chunks = _listed(value.get("chunks"), where)
+    first = chunks[0] if chunks else None
+    if not isinstance(first, Tensor):
+        raise Damaged(f"Expected an array cut into chunks, found no chunk, {where}.")
+    blocks: list[Block] = []
+    itemsize = layouts.stored_dtype(first.dtype).itemsize
+    if math.prod(shape) != sum(
+        math.prod(c.shape) for c in chunks if isinstance(c, Tensor)
+    ):
+        raise Damaged(f"Expected chunks of an array of shape {shape}, {where}.")
+    at = 0
+    for chunk in chunks:
+        if (
+            not isinstance(chunk, Tensor)
+            or not isinstance(chunk.data, tuple)
+            or (len(chunk.shape), len(chunk.data), chunk.dtype) != (1, 1, first.dtype)
+        ):
+            raise Damaged(f"Expected flat chunks of {first.dtype}, {where}.")
+        (block,) = chunk.data
+        for box, begin in cut_run(shape, at, at + chunk.shape[0]):
+            blocks.append(Block(box, block.blob, block.offset + begin * itemsize))
+        at += chunk.shape[0]
+    return Tensor(first.dtype, shape, tuple(blocks) or _none(shape, first))
+
+
+def _none(shape: Shape, like: Tensor) -> tuple[Block, ...]:
+    (block,) = cast(tuple[Block, ...], like.data)
+    return (Block(Box((0,) * len(shape), shape), block.blob),)
+
+
+def _listed(value: Any, where: str) -> list[Any]:
+    """Return the values of a dict with the keys "0", "1" and so on."""
+    known = cast(dict[str, Any], value) if isinstance(value, dict) else {}
+    if list(known) != [str(n) for n in range(len(known))] or not isinstance(
+        value, dict
+    ):
+        raise Damaged(f"Expected chunks numbered from 0, {where}.")
+    return list(known.values())
+
+
+def _shape(value: Any, where: str) -> Shape:
+    sizes = tuple(cast(list[Any], value) if isinstance(value, list) else [-1])
+    if any(type(n) is not int or n < 0 for n in sizes):
+        raise Damaged(f"Expected a shape, found {str(value)[:80]!a}, {where}.")
+    if len(sizes) > _RANK or math.prod(max(n, 1) for n in sizes) >= 2**62:
+        raise LimitExceeded(
+            f"Expected at most {_RANK} dimensions and 2**62 items, found {sizes[:80]}, "
+            f"{where}."
+        )
+    return sizes
+
+
+def _refuse_elsewhere(tree: Any, where: str) -> None:
+    """Refuse what flax left in folders of its own: arrays of several processes."""
+    pending: list[tuple[str, Any]] = [("", tree)]
+    while pending:
+        path, value = pending.pop()
+        if isinstance(value, dict):
+            known = cast(dict[str, Any], value)
+            pending += [(f"{path}/{key}", child) for key, child in known.items()]
+        elif isinstance(value, list):
+            pending += [
+                (f"{path}/{n}", x) for n, x in enumerate(cast(list[Any], value))
+            ]
+        elif isinstance(value, str) and value.startswith(_ELSEWHERE):
+            raise Unsupported(
+                f"Expected an array, found a reference to {value[:80]!a} - at "
+                f"`{path[1:]}`, in {where}: read it with flax and save it again."
+            )
