@@ -11,7 +11,7 @@ from ._flax import read_flax
 from ._orbax_json import MAX_DEPTH
 from ._orbax_tree import Entry, Key
 from ._orbax_values import Databases, Values
-from ._window import Window
+from ._skim import Skim
 
 _ELSEWHERE = "PLACEHOLDER://"
 _DOCUMENTS = ("/.zarray", "/zarr.json")
@@ -21,7 +21,7 @@ def read_aggregate(store: Store, *, prefix: str) -> list[Entry]:
     """Return the entries of a `checkpoint` file: small values, and names of arrays."""
     where = f"{store.url}/checkpoint"
     with store.open("checkpoint") as reader:
-        tree = read_flax(Window(reader, where=where), name=f"{prefix}checkpoint")
+        tree = read_flax(Skim(reader, where=where), name=f"{prefix}checkpoint")
     found: list[Entry] = []
     pending: list[tuple[tuple[Key, ...], Any]] = [((), tree)]
     while pending:
