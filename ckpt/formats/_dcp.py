@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Any
 
-from .._errors import Damaged, NotFound, Untrusted
+from .._errors import Damaged, LimitExceeded, NotFound, Untrusted
 from .._store import Reader, Store
 from .._write import run_all
 from ._dcp_item import find_box, read_item
@@ -22,6 +22,7 @@ _VALUE_BYTES = 256 * 1024 * 1024
 _TOGETHER = 4 * 1024 * 1024
 """Values that lie side by side are read together, up to so many bytes."""
 
+_DATA = re.compile(r"__\d+_\d+\.distcp")
 _RANK = re.compile(r"__(\d{1,9})\.metadata")
 _STEP = re.compile(r"(?:.*[_-])?step[_=-]?(\d{1,18})")
 
@@ -34,6 +35,11 @@ def find_dcp(folder: Folder) -> Catalogue | None:
     """
     prefix, step = _choose(folder)
     if prefix is None:
+        if any(_DATA.fullmatch(name) for name in folder.names):
+            raise Damaged(
+                f"Expected .metadata beside the .distcp files in {folder.store.url}, "
+                "found none: this save was never finished."
+            )
         return None
     names = [n.removeprefix(prefix) for n in folder.names if n.startswith(prefix)]
     ranks = sorted((n for n in names if _RANK.fullmatch(n)), key=_rank)
@@ -51,10 +57,12 @@ def find_dcp(folder: Folder) -> Catalogue | None:
     known = [name for name in objects if folder.has(name)]
     found = run_all(store.size, known, parallel=store.parallel)
     check_items(saved, dict(zip(known, found, strict=True)), where=where)
-    checks: list[Check] = []
-    leaves: dict[str, Any] = dict.fromkeys((*saved.tensors, *saved.values))
+    order = dict.fromkeys((*saved.paths, *saved.tensors, *saved.values))
+    leaves: dict[str, Any] = {
+        name: None for name in order if name in saved.tensors or name in saved.values
+    }
     for name, tensor in saved.tensors.items():
-        leaves[name] = _tensor(store, saved, name, tensor, checks, where)
+        leaves[name] = _tensor(store, saved, name, tensor, where)
     for name, value in _read_values(store, saved, notes):
         leaves[name] = value
     unread = [n for n in names if n.endswith(".distcp") and prefix + n not in objects]
@@ -66,7 +74,7 @@ def find_dcp(folder: Folder) -> Catalogue | None:
         (*(prefix + name for name in metadata), *objects),
         step=step,
         notes=tuple(notes),
-        checks=tuple(checks),
+        checks=tuple(_checks(store, saved)),
     )
 
 
@@ -102,7 +110,6 @@ def _tensor(
     saved: Saved,
     name: str,
     tensor: SavedTensor,
-    checks: list[Check],
     where: str,
 ) -> Tensor:
     """Return a tensor whose boxes cover it exactly, each found when it is read."""
@@ -120,10 +127,23 @@ def _tensor(
         blob = saved.items[name, box.start]
         find = partial(find_box, store, blob, dtype=tensor.dtype, shape=box.shape)
         blocks.append(Block(box, blob, find=find))
-        if blob.codec is None:
-            work = partial(check_torch, store, blob)
-            checks.append(Check(blob.name, blob.length, work))
     return Tensor(tensor.dtype, tensor.shape, tuple(blocks))
+
+
+def _checks(store: Store, saved: Saved) -> Iterator[Check]:
+    """Yield a look at the checksums of each object's archives."""
+    blobs: dict[str, set[Blob]] = {}
+    for blob in saved.items.values():
+        if blob.codec is None:
+            blobs.setdefault(blob.name, set()).add(blob)
+    for name, group in blobs.items():
+        size = sum(blob.length for blob in group)
+        yield Check(name, size, partial(_check_archives, store, group))
+
+
+def _check_archives(store: Store, blobs: Iterable[Blob]) -> None:
+    for blob in sorted(blobs, key=lambda blob: blob.offset):
+        check_torch(store, blob)
 
 
 def _excess(tensor: SavedTensor) -> int:
@@ -136,32 +156,41 @@ def _excess(tensor: SavedTensor) -> int:
 def _read_values(
     store: Store, saved: Saved, notes: list[str]
 ) -> Iterator[tuple[str, Any]]:
-    """Yield what is no tensor, by name."""
-    blobs = {name: saved.items[name, None] for name in saved.values}
-    total = sum(blob.length for blob in blobs.values())
+    """Yield what is no tensor, by name; take note where copies of ranks differ."""
+    blobs = {
+        name: [saved.items[name, None], *saved.copies.get(name, ())]
+        for name in saved.values
+    }
+    wanted = {blob for group in blobs.values() for blob in group}
+    total = sum(blob.length for blob in wanted)
     if total > _VALUE_BYTES:
-        raise Untrusted(
+        raise LimitExceeded(
             f"Expected at most {_VALUE_BYTES:,} bytes of plain values, found {total:,} "
             f"in {store.url}."
         )
-    groups = list(_together(set(blobs.values())))
     data: dict[Blob, bytes] = {}
     for part in run_all(
-        lambda group: _read_group(store, group), groups, parallel=store.parallel
+        partial(_read_group, store), list(_together(wanted)), parallel=store.parallel
     ):
         data.update(part)
-    for name, blob in blobs.items():
-        where = f"`{show_place((name,))}` of {store.url}/{blob.name}"
+    for name, group in blobs.items():
+        values = [_decode(store, name, blob, data[blob], notes) for blob in group]
+        # Copies of NaN, or of tensors, are never equal: their text is.
+        if any(repr(value) != repr(values[0]) for value in values[1:]):
+            notes.append(
+                f"`{show_place((name,))}` differs between ranks: the first one is taken"
+            )
+        yield name, values[0]
 
-        def take_note(path: str, kind: str, name: str = name) -> None:
-            notes.append(f"`{show_place((name, path))}`: {kind}")
 
-        yield name, read_torch_bytes(data[blob], blob, where=where, unknown=take_note)
-    if saved.twice:
-        shown = ", ".join(show_place((name,)) for name in list(saved.twice)[:5])
-        notes.append(
-            f"{len(saved.twice)} values of other ranks than the first: {shown}"
-        )
+def _decode(store: Store, name: str, blob: Blob, data: bytes, notes: list[str]) -> Any:
+    where = f"`{show_place((name,))}` of {store.url}/{blob.name}"
+
+    def take_note(path: str, kind: str) -> None:
+        place = show_place((name, path) if path else (name,))
+        notes.append(f"`{place}` is left out: {kind}")
+
+    return read_torch_bytes(data, blob, where=where, unknown=take_note)
 
 
 def _together(blobs: Iterable[Blob]) -> Iterator[list[Blob]]:

@@ -47,12 +47,12 @@ def find_box(
         reader.read_into(blob.offset, buffer)
         tensor = _look_in(bytes(buffer), blob) or read_torch(store, blob, reader=reader)
     if not isinstance(tensor, Tensor) or (tensor.dtype, tensor.shape) != (dtype, shape):
-        found = (
-            f"{tensor.dtype}{list(tensor.shape)}" if isinstance(tensor, Tensor) else ""
-        )
+        found = "another value"
+        if isinstance(tensor, Tensor):
+            found = f"{tensor.dtype}{list(tensor.shape)}"
         raise Damaged(
-            f"Expected {dtype}{list(shape)}, found {found or 'another value'} - at byte "
-            f"{blob.offset:,} in {where}: metadata and data are not of one checkpoint."
+            f"Expected {dtype}{list(shape)}, found {found} - at byte {blob.offset:,} "
+            f"in {where}: metadata and data are not of one checkpoint."
         )
     if isinstance(tensor.data, np.ndarray):
         return tensor.data

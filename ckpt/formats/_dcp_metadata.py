@@ -65,7 +65,7 @@ class Saved:
         default_factory=dict[str, "tuple[str | int, ...]"]
     )
     items: dict[Key, Blob] = field(default_factory=dict[Key, Blob])
-    twice: dict[str, None] = field(default_factory=dict[str, None])
+    copies: dict[str, list[Blob]] = field(default_factory=dict[str, "list[Blob]"])
 
 
 def read_metadata(data: bytes, saved: Saved, *, prefix: str, where: str) -> None:
@@ -96,9 +96,7 @@ def read_metadata(data: bytes, saved: Saved, *, prefix: str, where: str) -> None
 
 def _add_entry(saved: Saved, name: str, entry: Any) -> None:
     if isinstance(entry, Record) and entry.name == "BytesStorageMetadata":
-        if name in saved.values:
-            saved.twice[name] = None
-        elif name in saved.tensors:
+        if name in saved.tensors:
             raise Untrusted("Expected a tensor or a value, found both")
         saved.values[name] = None
         return
@@ -177,7 +175,9 @@ def _add_item(saved: Saved, index: Any, info: Any, prefix: str) -> str:
     codec = _codec(place.get("transform_descriptors"))
     blob = Blob(prefix + path, cast(int, first), cast(int, length), codec)
     # Ranks that saved on their own have copies: the first one's are taken.
-    saved.items.setdefault((name, start), blob)
+    known = saved.items.setdefault((name, start), blob)
+    if start is None and known != blob:
+        saved.copies.setdefault(name, []).append(blob)
     return name
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any
 
 from .._errors import LimitExceeded, Untrusted
 from ._plain import show_place
@@ -38,7 +38,7 @@ def build_tree(
             child = node.setdefault(part, _Node())
             if not isinstance(child, _Node):
                 raise _contradiction(path, where)
-            node = cast(_Node, child)
+            node = child
         if path[-1] in node:
             raise _contradiction(path, where)
         node[path[-1]] = leaf
@@ -48,7 +48,7 @@ def build_tree(
 def _finish(node: _Node, path: tuple[Any, ...], where: str) -> Any:
     """Turn nodes into dicts and lists."""
     made = {
-        part: _finish(cast(_Node, child), (*path, part), where)
+        part: _finish(child, (*path, part), where)
         if isinstance(child, _Node)
         else child
         for part, child in node.items()
