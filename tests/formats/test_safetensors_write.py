@@ -22,8 +22,10 @@ from ckpt.formats._safetensors import find_safetensors
 from ckpt.formats._safetensors_header import DTYPES
 from layouts import dtype_of
 from tests._harness.forkserver import Fault, ForkServer, Job, sweep
+from tests._harness.servers import Cloud, Kind
 from tests.formats._exports import LARGE, export, tree_of
 from tests.formats._read_files import PEERS, folder_of, materialise
+from tests.stores._places import cloud_place
 
 INDEX = "model.safetensors.index.json"
 
@@ -371,8 +373,13 @@ def test_files_of_the_old_set_are_removed_by_any_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("most", [LARGE, 300])
-def test_a_set_in_an_object_store_is_written_and_replaced(most: int) -> None:
+@pytest.mark.parametrize("kind", ["memory", "s3", "gs"])
+def test_a_set_in_an_object_store_is_written_and_replaced(
+    clouds: dict[Kind, Cloud], kind: Any, most: int
+) -> None:
     url = f"memory://safetensors-write-{most}"
+    if kind != "memory":
+        url = cloud_place(clouds[kind]).url
     for seed in (1, 2):
         ckpt.save_safetensors(tree_of(seed), url, max_shard_bytes=most, overwrite=True)
         folder = folder_of(url)
@@ -392,15 +399,17 @@ def server() -> Iterator[ForkServer]:
 def strike(
     server: ForkServer, root: Path, target: str, old: bool | None, new: bool
 ) -> list[str]:
-    """Kill an export at every other call; return what a reader finds that is no set."""
+    """Kill an export at its calls; return what a reader finds that is no set."""
     wrong: list[str] = []
+    # Every other one will do where there are many.
+    step = 1 + new
 
     def make_job(number: int) -> Job:
         out = root / str(number)
         out.mkdir(parents=True)
         if old is not None:
             export(str(out), 1, old)
-        return Job(target, [str(out), 2, new], Fault(str(out), 2 * number, "kill"))
+        return Job(target, [str(out), 2, new], Fault(str(out), step * number, "kill"))
 
     count = 0
     for number, _, outcome in sweep(server, make_job):
