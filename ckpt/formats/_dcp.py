@@ -7,6 +7,10 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Any
 
+import numpy as np
+
+import layouts
+
 from .._errors import Damaged, LimitExceeded, NotFound, Untrusted
 from .._store import Reader, Store
 from .._write import run_all
@@ -69,7 +73,7 @@ def find_dcp(folder: Folder) -> Catalogue | None:
     if unread:
         notes.append(f"{len(unread)} .distcp files that the metadata do not name")
     return Catalogue(
-        "PyTorch DCP",
+        "dcp",
         build_tree(leaves, saved.paths, where=where),
         (*(prefix + name for name in metadata), *objects),
         step=step,
@@ -127,6 +131,9 @@ def _tensor(
         blob = saved.items[name, box.start]
         find = partial(find_box, store, blob, dtype=tensor.dtype, shape=box.shape)
         blocks.append(Block(box, blob, find=find))
+    if not blocks:
+        empty = np.zeros(tensor.shape, layouts.dtype_of(tensor.dtype))
+        return Tensor(tensor.dtype, tensor.shape, empty)
     return Tensor(tensor.dtype, tensor.shape, tuple(blocks))
 
 
