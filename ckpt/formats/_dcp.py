@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Iterator
 from functools import partial
@@ -69,8 +70,10 @@ def find_dcp(folder: Folder) -> Catalogue | None:
         leaves[name] = _tensor(store, saved, name, tensor, where)
     for name, value in _read_values(store, saved, notes):
         leaves[name] = value
-    unread = [n for n in names if n.endswith(".distcp") and prefix + n not in objects]
-    if unread:
+    other = [prefix + n for n in names if _DATA.fullmatch(n)]
+    unread = sorted(set(other) - set(objects))
+    # A rank that had nothing to save leaves an empty file.
+    if any(run_all(store.size, unread, parallel=store.parallel)):
         notes.append(f"{len(unread)} .distcp files that the metadata do not name")
     return Catalogue(
         "dcp",
@@ -119,7 +122,7 @@ def _tensor(
     """Return a tensor whose boxes cover it exactly, each found when it is read."""
     boxes = list(tensor.boxes)
     if not tiles(tensor.shape, boxes):
-        kind = Untrusted if _excess(tensor) > 0 else Damaged
+        kind = Damaged if _lacks_items(tensor) else Untrusted
         raise kind(
             f"Expected boxes that cover {tensor.dtype}{list(tensor.shape)} exactly, "
             f"found {len(boxes):,} that overlap or leave holes - at "
@@ -153,11 +156,9 @@ def _check_archives(store: Store, blobs: Iterable[Blob]) -> None:
         check_torch(store, blob)
 
 
-def _excess(tensor: SavedTensor) -> int:
-    whole = 1
-    for size in tensor.shape:
-        whole *= size
-    return sum(box.size for box in tensor.boxes) - whole
+def _lacks_items(tensor: SavedTensor) -> bool:
+    """Tell whether the boxes hold too few items, so that one may be missing."""
+    return sum(box.size for box in tensor.boxes) < math.prod(tensor.shape)
 
 
 def _read_values(
