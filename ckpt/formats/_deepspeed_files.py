@@ -16,7 +16,7 @@ _MODEL = re.compile(r"(?:zero_pp_rank_(\d{1,7})_)?mp_rank_(\d{1,7})_model_states
 _EXPERT = re.compile(
     r"layer_-?\d+_expert_\d+_mp_rank_\d+_model_states\.pt|expp_rank_.*"
 )
-_LAYER = re.compile(r"layer_\d+-model_.*_model_states\.pt")
+_LAYER = re.compile(r"layer_\d+-model_.*model_states\.pt")
 _ATOM = re.compile(r"zero/(?:([^/]+)/)?([^/]+)\.pt")
 _STEP = re.compile(r"(\d{1,15})(?!.*\d)")
 _MAX_TAG = 1024

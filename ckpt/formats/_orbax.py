@@ -13,10 +13,9 @@ from dataclasses import replace
 from .._errors import LimitExceeded, NotFound, Unsupported
 from .._store import Store
 from ._entry import Catalogue, Folder
-from ._orbax_item import is_item
+from ._orbax_item import Part, group, is_item
 from ._orbax_step import (
     MARK,
-    group,
     has_about,
     is_step,
     is_whole,
@@ -62,7 +61,7 @@ def _find(folder: Folder) -> Catalogue | None:
             return None
     if _UNFINISHED in own:
         raise unfinished(store.url)
-    return read_step(store, names, step=_number(own))
+    return read_step(Part(store, names), step=_number(own))
 
 
 def _read_run(folder: Folder, groups: dict[str, list[str]]) -> Catalogue:
@@ -91,11 +90,11 @@ def _read_run(folder: Folder, groups: dict[str, list[str]]) -> Catalogue:
             f"Expected one folder of step {wanted}, found {chosen} and {others[0]} - "
             f"in {store.url}. Open the folder itself."
         )
-    found = read_step(store.child(chosen), groups[chosen], step=wanted)
+    part = Part(store.child(chosen), groups[chosen], f"{chosen}/")
+    found = read_step(part, step=wanted)
     passed = sorted(name for number, name in torn.items() if number > wanted)
     notes = tuple(f"{store.url}/{name} was never finished." for name in passed)
-    objects = tuple(f"{chosen}/{name}" for name in found.objects)
-    return replace(found, objects=objects, notes=(*notes, *found.notes))
+    return replace(found, notes=(*notes, *found.notes))
 
 
 def _number(name: str) -> int:

@@ -4,28 +4,64 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any
 
 from layouts import Box, Placement
 
-from .._errors import Damaged, Unsupported
+from .._errors import Damaged
 from .._store import Store
 from ._entry import Lazy, Tensor
+from ._orbax_json import as_object, read_json
+from ._orbax_old import list_entries, read_aggregate
 from ._orbax_side import read_impls, read_placements, read_strings
-from ._orbax_tree import Entry, Key, build_tree, parse_entries, read_json, untrusted
+from ._orbax_tree import Entry, Key, build_tree, parse_entries, restore_types
 from ._orbax_values import Files, Values, open_databases
 from ._zarr_meta import DOCUMENT_BYTES, parse_zarr
 from ._zarr_read import Source, make_lazy
 
 _DATABASE = re.compile(r"(ocdbt\.process_[^/]*)/manifest\.ocdbt")
+_STORED = re.compile(r"d/|ocdbt\.process_|manifest\.|d$")
 _PROCESSES = 8
 """Files of array metadata that are read: each process writes the same of them."""
 
 _PYTHON = {"int64": int, "float64": float, "bool": bool, "complex128": complex}
 _WIDE = {"int64", "float64", "complex128"}
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A folder within a checkpoint: its objects by their names below it.
+
+    `prefix` is what their names begin with in the checkpoint.
+    """
+
+    store: Store
+    names: Sequence[str]
+    prefix: str = ""
+
+    def below(self) -> dict[str, Part]:
+        """Return the folders in this one, by name."""
+        return {
+            name: Part(self.store.child(name), inner, f"{self.prefix}{name}/")
+            for name, inner in group(self.names).items()
+        }
+
+
+def group(names: Iterable[str]) -> dict[str, list[str]]:
+    """Return the names below each folder, by the folder's own.
+
+    >>> group(["a/b", "a/c/d", "e"])
+    {'a': ['b', 'c/d']}
+    """
+    groups: dict[str, list[str]] = {}
+    for name in names:
+        first, slash, rest = name.partition("/")
+        if slash:
+            groups.setdefault(first, []).append(rest)
+    return groups
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +74,14 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class _Header:
-    entries: list[Entry]
+    """What _METADATA says; None for the entries where there is none."""
+
+    entries: list[Entry] | None
     version: int
     ocdbt: bool | None
     filled: bool
     tells_scalars: bool
+    types: str = ""
 
 
 def is_item(names: Sequence[str]) -> bool:
@@ -55,60 +94,62 @@ def is_item(names: Sequence[str]) -> bool:
     return any(name.count("/") == 1 and name.endswith("/.zarray") for name in names)
 
 
-def read_item(store: Store, names: Sequence[str]) -> Item:
+def read_item(part: Part) -> Item:
     """Return the tree of an item, whose arrays are read later."""
+    store, names = part.store, part.names
     header = _read_header(store, names)
     values = _open_values(store, names, header.ocdbt)
-    arrays = {e.keys: e for e in header.entries if e.kind in ("array", "scalar")}
-    tensors = _open_tensors(values, list(arrays.values()), header, store)
+    old = read_aggregate(store, prefix=part.prefix) if "checkpoint" in names else []
+    entries = header.entries or old or list_entries(values, names)
+    arrays = {e.keys: e for e in entries if e.kind in ("array", "scalar")}
+    opened = _open_arrays(values, list(arrays.values()), header, store, old)
     placements, note = read_placements(store) if "_sharding" in names else ({}, None)
     listed = [name for name in names if name.startswith("array_metadatas/process_")]
     impls = read_impls(store, listed[:_PROCESSES])
     with ThreadPoolExecutor(min(8, store.parallel)) as pool:
 
         def finish(entry: Entry) -> Any:
-            return _finish(tensors[entry.name], entry, header, placements, impls)
+            return _finish(opened[entry.name], entry, header, placements, impls)
 
-        finished = pool.map(finish, arrays.values())
-        leaves: dict[tuple[Key, ...], Any] = dict(zip(arrays, finished, strict=True))
+        finished = dict(zip(arrays, pool.map(finish, arrays.values()), strict=True))
     texts = read_strings(store) if "_strings.json" in names else {}
+    leaves: dict[tuple[Key, ...], Any] = {}
     notes = [note] if note else []
-    for entry in header.entries:
-        if entry.kind == "value":
-            leaves[entry.keys] = entry.value
-        elif entry.kind == "unsaved":
-            notes.append(f"`{entry.name}` in {store.url} was not saved.")
-        elif entry.kind == "text":
-            if entry.name not in texts:
-                raise Damaged(
-                    f"Expected a text, found none - at `{entry.name}`, in {store.url}/"
-                    "_strings.json. Restore another step."
-                )
-            leaves[entry.keys] = texts[entry.name]
-    # In the order in which they were recorded, which is that of the saved tree.
-    ordered = {e.keys: leaves[e.keys] for e in header.entries if e.keys in leaves}
-    return Item(build_tree(ordered, where=store.url), tuple(notes))
+    for entry in entries:
+        match entry.kind:
+            case "value":
+                leaves[entry.keys] = entry.value
+            case "unsaved":
+                notes.append(f"`{entry.name}` in {store.url} was not saved.")
+            case "text":
+                if entry.name not in texts:
+                    raise Damaged(
+                        f"Expected a text, found none - at `{entry.name}`, in "
+                        f"{store.url}/_strings.json. Restore another step."
+                    )
+                leaves[entry.keys] = texts[entry.name]
+            case _:
+                leaves[entry.keys] = finished[entry.keys]
+    tree = build_tree(leaves, where=store.url)
+    if header.types:
+        tree = restore_types(tree, header.types, where=f"{store.url}/_METADATA")
+    return Item(tree, tuple(notes))
 
 
 def _read_header(store: Store, names: Sequence[str]) -> _Header:
-    where = f"{store.url}/_METADATA"
     if "_METADATA" not in names:
-        raise Unsupported(
-            f"Expected an object, found none - at {where}. Load the checkpoint with "
-            "the Orbax that wrote it, and save it anew."
-        )
-    found = read_json(store, "_METADATA")
-    if not isinstance(found, dict):
-        raise untrusted("an object", found, where)
-    fields = cast("dict[str, Any]", found)
-    ocdbt = fields.get("use_ocdbt")
+        return _Header(None, 2, None, True, False)
+    where = f"{store.url}/_METADATA"
+    fields = as_object(read_json(store, "_METADATA"))
+    ocdbt, types = fields.get("use_ocdbt"), fields.get("value_metadata_tree")
     return _Header(
         parse_entries(fields.get("tree_metadata"), where=where),
         3 if fields.get("use_zarr3") is True else 2,
         ocdbt if isinstance(ocdbt, bool) else None,
         # Orbax began to store what equals the fill value when it began to say so.
         fields.get("store_array_data_equal_to_fill_value") is not True,
-        tells_scalars=True,
+        "tree_metadata" in fields,
+        types if isinstance(types, str) else "",
     )
 
 
@@ -124,15 +165,20 @@ def _open_values(store: Store, names: Sequence[str], ocdbt: bool | None) -> Valu
             "another step."
         )
     if not store.is_remote:
-        for name in names:
+        for name in filter(_STORED.match, names):
             # TensorStore would follow a link: the store refuses it.
             store.size(name)
     return open_databases(store, [""] if merged else folders)
 
 
-def _open_tensors(
-    values: Values, entries: Sequence[Entry], header: _Header, store: Store
-) -> dict[str, Tensor]:
+def _open_arrays(
+    values: Values,
+    entries: Sequence[Entry],
+    header: _Header,
+    store: Store,
+    old: Sequence[Entry],
+) -> dict[str, Any]:
+    """Return Tensors by name, or what the aggregate file of old layouts has of them."""
     names = [entry.name for entry in entries]
     counts = Counter(names)
     if twice := next((name for name in names if counts[name] > 1), None):
@@ -144,21 +190,26 @@ def _open_tensors(
     document = ".zarray" if header.version == 2 else "zarr.json"
     asked = [f"{name}/{document}" for name in names]
     found = values.read_all(asked, limit=DOCUMENT_BYTES)
-    tensors: dict[str, Tensor] = {}
-    for name, at, data in zip(names, asked, found, strict=True):
+    instead = {e.keys: e.value for e in old if e.kind == "value"}
+    opened: dict[str, Any] = {}
+    for entry, at, data in zip(entries, asked, found, strict=True):
+        name = entry.name
         where = f"`{name}`, in {values.where(at)}"
-        if data is None:
+        if data is not None:
+            array = parse_zarr(data, version=header.version, where=where)
+            lazy = make_lazy(Source(array, values, name, filled=header.filled))
+            opened[name] = Tensor(array.dtype, array.shape, lazy)
+        elif entry.keys in instead:
+            opened[name] = instead[entry.keys]
+        else:
             raise Damaged(
                 f"Expected an array, found none - at {where}. Restore another step."
             )
-        array = parse_zarr(data, version=header.version, where=where)
-        lazy = make_lazy(Source(array, values, name, filled=header.filled))
-        tensors[name] = Tensor(array.dtype, array.shape, lazy)
-    return tensors
+    return opened
 
 
 def _finish(
-    tensor: Tensor,
+    tensor: Any,
     entry: Entry,
     header: _Header,
     placements: Mapping[str, Placement],
@@ -169,6 +220,8 @@ def _finish(
     Old layouts tell no scalars apart: there a number that JAX would have narrowed is
     taken for one of Python.
     """
+    if not isinstance(tensor, Tensor):
+        return tensor
     placement = placements.get(entry.name)
     if placement and placement.spec and len(placement.spec) <= len(tensor.shape):
         missing = len(tensor.shape) - len(placement.spec)

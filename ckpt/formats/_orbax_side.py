@@ -10,7 +10,7 @@ from layouts import Placement, parse_json, placement_from_json
 
 from .._errors import Damaged, LimitExceeded
 from .._store import Store
-from ._orbax_tree import JSON_BYTES, as_object, parse, read_json, untrusted
+from ._orbax_json import JSON_BYTES, as_object, parse, read_json, untrusted
 
 _DEVICES = re.compile(rb',\s*\\"device_mesh\\":\s*\{[^{}]*+(?:\{[^{}]*+\}[^{}]*+)*+\}')
 """All devices of the mesh, once more for each array: never needed here."""

@@ -11,13 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, cast
 
-from layouts import LayoutError, TooLarge, parse_json
-
-from .._errors import Damaged, LimitExceeded, Untrusted
-from .._store import Store
-
-JSON_BYTES = 64 << 20
-MAX_DEPTH = 64
+from ._orbax_json import MAX_DEPTH, as_object, parse, untrusted
 
 Key: TypeAlias = "str | int"
 Kind: TypeAlias = Literal["value", "text", "array", "scalar", "unsaved"]
@@ -43,37 +37,6 @@ class Entry:
     kind: Kind
     name: str
     value: Any = None
-
-
-def read_json(store: Store, name: str) -> Any:
-    """Return a JSON object of a store; Damaged, Untrusted or LimitExceeded say why not.
-
-    NotFound when there is none.
-    """
-    data = store.read(name, limit=JSON_BYTES)
-    return parse(data, where=f"{store.url}/{name}")
-
-
-def as_object(value: Any) -> dict[str, Any]:
-    """Return a JSON object as it is, and an empty one for anything else."""
-    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
-
-
-def parse(data: bytes, *, where: str) -> Any:
-    """Return what JSON of a checkpoint says, within limits."""
-    try:
-        return parse_json(data, limit=JSON_BYTES)
-    except TooLarge as error:
-        raise LimitExceeded(
-            f"{_upper(error)} - at {where}. Save it in several items."
-        ) from None
-    except LayoutError as error:
-        raise Damaged(f"{_upper(error)} - at {where}. Restore another step.") from None
-
-
-def _upper(error: Exception) -> str:
-    text = str(error)
-    return text[:1].upper() + text[1:]
 
 
 def parse_entries(tree: Any, *, where: str) -> list[Entry]:
@@ -153,8 +116,31 @@ def _build(node: _Node, where: str) -> Any:
     raise untrusted("a sequence or a dict", list(made), where)
 
 
-def untrusted(expected: str, found: object, where: str) -> Untrusted:
-    return Untrusted(
-        f"Expected {expected}, found {found!r:.80} - at {where}. No writer makes this: "
-        "get the checkpoint again."
-    )
+def restore_types(tree: Any, told: str, *, where: str) -> Any:
+    """Return a tree with tuples where a `value_metadata_tree` tells of them.
+
+    >>> told = '{"a": {"category": "custom", "clazz": "tuple", "entries": [{}]}}'
+    >>> restore_types({"a": [1]}, told, where="")
+    {'a': (1,)}
+    """
+    return _retype(tree, parse(told.encode(errors="replace"), where=where))
+
+
+def _retype(tree: Any, told: Any) -> Any:
+    fields = as_object(told)
+    entries = fields.get("entries")
+    if isinstance(tree, list):
+        items = cast("list[Any]", tree)
+        found = entries if "category" in fields else told
+        inner = cast("list[Any]", found if isinstance(found, list) else [])
+        if len(inner) != len(items):
+            return items
+        made: list[Any] = [_retype(a, b) for a, b in zip(items, inner, strict=True)]
+        return tuple(made) if fields.get("clazz") == "tuple" else made
+    if not isinstance(tree, dict):
+        return tree
+    if fields.get("category") == "namedtuple" and isinstance(entries, list):
+        pairs = map(as_object, cast("list[Any]", entries))
+        fields = {str(pair.get("key")): pair.get("value") for pair in pairs}
+    nodes = cast("dict[Any, Any]", tree)
+    return {key: _retype(node, fields.get(key)) for key, node in nodes.items()}

@@ -87,11 +87,9 @@ class Databases:
             return b""
         _, kv = self._find(name)
         span = slice(start, stop)
-        try:
-            found = self._wait(kv.read(name, byte_range=span), name, size=stop - start)
-        except PastEnd:
-            found = None
-        if found is None or found.state != "value" or len(found.value) != stop - start:
+        reading = kv.read(name, byte_range=span, staleness_bound=_CACHED)
+        found = self._wait(reading, name, size=stop - start)
+        if found.state != "value" or len(found.value) != stop - start:
             raise self._damaged(f"{stop - start:,} bytes", "fewer", name)
         return found.value
 
@@ -100,6 +98,13 @@ class Databases:
         for first in range(0, len(names), _WINDOW):
             found += self._read_some(names[first : first + _WINDOW], limit)
         return found
+
+    def list_names(self) -> list[str]:
+        """Return the names of all values."""
+        keys: set[bytes] = set()
+        for kv in self.stores:
+            keys |= set(self._wait(kv.list(), ""))
+        return sorted(key.decode(errors="replace") for key in keys)
 
     def _read_some(self, names: Sequence[str], limit: int) -> list[bytes | None]:
         # Sizes first, many at once: they are in the tree, which is read either way.
@@ -143,10 +148,13 @@ class Databases:
     def _settle(self, asked: ts.Future[ts.KvStore.ReadResult], name: str) -> int | None:
         try:
             found = self._wait(asked, name)
-        except PastEnd as end:
-            if end.size is not None:
+        except Damaged as error:
+            # So far that no value reaches there: what fails is told its size. Where
+            # it was a part of the database that ended, the next read shows it.
+            end = error.__cause__
+            if isinstance(end, PastEnd) and end.size is not None:
                 return end.size
-            raise self._damaged("a database", "a truncated one", name) from None
+            raise
         if found.state == "missing":
             return None
         raise self._damaged("a database", "one that contradicts itself", name)
@@ -154,8 +162,8 @@ class Databases:
     def _wait(self, future: ts.Future[Any], name: str, *, size: int = 0) -> Any:
         try:
             return wait(future, where=self.where(name), size=size)
-        except PastEnd:
-            raise
+        except PastEnd as end:
+            raise self._damaged("a database", "a truncated one", name) from end
         except StoreError as error:
             if _WRONG.search(str(error)):
                 found = str(error).partition("found: ")[2].partition(" - at ")[0]

@@ -13,10 +13,11 @@ from typing import Any, Literal, cast
 
 import numpy as np
 
-from layouts import LayoutError, dtype_of, parse_json
+from layouts import LayoutError, dtype_of
 
 from .._errors import LimitExceeded, Unsupported, Untrusted
 from ._entry import Shape
+from ._orbax_json import parse
 
 DOCUMENT_BYTES = 1 << 20
 """More than any honest document has; they are held for thousands of arrays at once."""
@@ -83,10 +84,9 @@ class ZarrArray:
 
 
 def parse_zarr(data: bytes, *, version: int, where: str) -> ZarrArray:
-    """Read a `.zarray` or `zarr.json`; Untrusted or Unsupported says where and why."""
+    """Read a `.zarray` or `zarr.json`; Damaged, Untrusted, Unsupported say why not."""
     try:
-        document = parse_json(data, limit=DOCUMENT_BYTES)
-        fields = _object(document, "an object")
+        fields = _object(parse(data, where=where), "an object")
         if fields.get("zarr_format") != version:
             _refuse(f"zarr_format {version}", fields.get("zarr_format"))
         return _parse_v2(fields) if version == 2 else _parse_v3(fields)
@@ -98,11 +98,6 @@ def parse_zarr(data: bytes, *, version: int, where: str) -> ZarrArray:
             else "No writer makes this: get the checkpoint again."
         )
         raise kind(f"{refused} - at {where}. {advice}") from None
-    except LayoutError as error:
-        raise Untrusted(
-            f"Expected the metadata of a Zarr array ({error}) - at {where}. No writer "
-            "makes this: get the checkpoint again."
-        ) from None
 
 
 class _Refused(Exception):

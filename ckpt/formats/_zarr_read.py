@@ -56,11 +56,15 @@ _Index = Callable[[Shape], "Array | None"]
 
 def _read_box(source: Source, box: Box, index: _Index) -> Array:
     array = source.array
-    made = np.empty(box.shape, dtype_of(array.dtype))
+    made: Array | None = None
     for cell, chunk in _cells(box, array.chunk):
         for part, values in _read_chunk(source, cell, chunk, box, index):
+            if part == box and values.shape == box.shape:
+                return np.require(values, requirements=["C", "W"])
+            if made is None:
+                made = np.empty(box.shape, dtype_of(array.dtype))
             made[part.within(box.start)] = values
-    return made
+    return np.empty(box.shape, dtype_of(array.dtype)) if made is None else made
 
 
 def _cells(box: Box, chunk: Shape) -> Iterator[tuple[Shape, Box]]:
