@@ -24,6 +24,7 @@ FAMILIES = {
     "flax": "flax",
     "ox": "orbax",
     "st": "safetensors",
+    "torch": "torch",
 }
 
 
