@@ -69,7 +69,7 @@ def find_dcp(folder: Folder) -> Catalogue | None:
     if unread:
         notes.append(f"{len(unread)} .distcp files that the metadata do not name")
     return Catalogue(
-        "PyTorch DCP",
+        "dcp",
         build_tree(leaves, saved.paths, where=where),
         (*(prefix + name for name in metadata), *objects),
         step=step,
