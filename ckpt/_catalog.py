@@ -25,7 +25,7 @@ from ._errors import (
     Unsupported,
     Untrusted,
 )
-from ._foreign import Foreign, open_foreign
+from ._foreign import Foreign, is_file, open_foreign
 from ._store import Store, check_name, open_store
 from ._store_options import GivenOptions
 
@@ -290,6 +290,10 @@ def open_path(
     if is_handle(path):
         return _opened(path, step)
     store = locate(path, options)
+    if is_file(store):
+        opened = open_foreign(path_or_default(path), step, options)
+        if opened is not None:
+            return opened
     if step is None:
         found = committed_steps(store)
         if found:

@@ -33,6 +33,7 @@ from ._checkpoint import Checkpoint
 from ._commit import commit_record, remove_attempt
 from ._convert import convert_opened
 from ._errors import CkptError, Damaged, NotFound, StepExists, StoreError
+from ._foreign import is_file
 from ._local_store import LocalStore
 from ._notes import (
     Attempt,
@@ -139,7 +140,7 @@ def _find_steps(
     """Return what opens the checkpoints to copy, one after another."""
     if step is None and not is_handle(source):
         run = locate(source, options)
-        if steps := committed_steps(run):
+        if not is_file(run) and (steps := committed_steps(run)):
             return partial(_open_all, run, steps)
     opened = open_path(source, step, options)
     return lambda: iter([opened])

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from layouts import Box
 
+from ._store import Store
 from ._store_options import GivenOptions
 
 if TYPE_CHECKING:
@@ -32,6 +33,11 @@ class Foreign(Protocol):
     def checks(self) -> Iterator[tuple[str, int, Callable[[], None]]]:
         """Yield name, bytes and check of each thing that can be found damaged."""
         ...
+
+
+def is_file(store: Store) -> bool:
+    """Tell whether a path is one file, which no run of ours is."""
+    return not store.is_remote and os.path.isfile(store.url)
 
 
 def open_foreign(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Sequence
+from threading import Lock
 
 from ._errors import StoreError
 from ._request import PastEnd
@@ -62,6 +63,7 @@ class KvWriter:
         self._where = where
         self._size = size
         self._gathered: io.BytesIO | None = io.BytesIO()
+        self._writing = Lock()
 
     def write(self, buffers: Sequence[Buffer]) -> None:
         """Append the buffers."""
@@ -69,6 +71,13 @@ class KvWriter:
             raise ValueError("Expected an open writer, found a closed one.")
         for buffer in buffers:
             self._gathered.write(view_bytes(buffer))
+
+    def write_at(self, offset: int, buffers: Sequence[Buffer]) -> None:
+        """Write the buffers at an offset."""
+        with self._writing:
+            if self._gathered is not None:
+                self._gathered.seek(offset)
+            self.write(buffers)
 
     def close(self) -> None:
         """Send the object; it is durable when this returns."""

@@ -16,6 +16,9 @@ from ._store import Buffer, CutShort, view_bytes
 Explain: TypeAlias = Callable[[OSError], CkptError]
 
 
+_FLUSH_BYTES = 128 << 20
+
+
 class LocalReader:
     """One regular file, open for reading."""
 
@@ -102,11 +105,31 @@ class LocalWriter:
         self._discard = discard
         self._explain = explain
         self._written = 0
+        self._writing = threading.Lock()
 
     def write(self, buffers: Sequence[Buffer]) -> None:
         """Append the buffers."""
         try:
             self._written = write_all(self._fd, buffers, offset=self._written)
+        except OSError as error:
+            raise self._explain(error) from error
+
+    def write_at(self, offset: int, buffers: Sequence[Buffer]) -> None:
+        """Write the buffers at an offset, and begin to make them durable."""
+        try:
+            if sys.platform != "win32":
+                end = write_all(self._fd, buffers, offset=offset)
+            else:
+                with self._writing:
+                    os.lseek(self._fd, offset, os.SEEK_SET)
+                    end = write_all(self._fd, buffers, offset=offset)
+            with self._writing:
+                before = self._written // _FLUSH_BYTES
+                self._written += end - offset
+                flush = self._durable and self._written // _FLUSH_BYTES > before
+            # The disk works while others still write.
+            if flush:
+                sync_file(self._fd)
         except OSError as error:
             raise self._explain(error) from error
 

@@ -47,7 +47,7 @@ class RestorePlan:
     the whole job per byte of them that any process needs; `fallbacks` says which saved
     specs did not fit. `opening` is how many requests come first (a listing, the
     record, the manifest); `puts` how many objects each process sent when this was
-    saved.
+    saved. Of another library's checkpoint neither is known: 0 and ().
     """
 
     url: str
@@ -87,10 +87,11 @@ class RestorePlan:
             f"read amplification {self.amplification:.2f}, "
             f"peak host memory {self.peak_host_bytes:,} bytes"
         )
-        lines.append(
-            f"{self.opening} requests to open it; it was saved in {sum(self.puts):,} "
-            f"(at most {max(self.puts, default=0):,} of a process)"
-        )
+        if self.puts:
+            lines.append(
+                f"{self.opening} requests to open it; it was saved in "
+                f"{sum(self.puts):,} (at most {max(self.puts):,} of a process)"
+            )
         lines += [f"changed: {note}" for note in self.fallbacks[:_SHOWN]]
         if len(self.fallbacks) > _SHOWN:
             lines.append(f"(+{len(self.fallbacks) - _SHOWN} more changed)")
@@ -127,7 +128,7 @@ def plan(
     """
     if processes is not None and processes < 1:
         raise ValueError(f"expected at least one process, found {processes}")
-    check_options(cast, missing, extra, like, rename)
+    check_options(cast, missing, extra, like)
     laid = None if mesh is None else layouts.mesh_layout(mesh)
     opened = open_path(path, step, store_options)
     wishes = Wishes(mesh, like, specs, cast, strict)
@@ -139,6 +140,7 @@ def plan(
             f"found {count}"
         )
     owner = _owners(mesh, laid, count, given=processes is not None)
+    foreign = opened.foreign is not None
     per_process, peak = _reads(
         opened.manifest,
         wanted.targets,
@@ -156,7 +158,8 @@ def plan(
         per_process,
         peak,
         tuple(f"`{t.path}`: {note}" for t in wanted.targets for note in t.notes),
-        tuple(layouts.count_writes(opened.manifest).tolist()),
+        () if foreign else tuple(layouts.count_writes(opened.manifest).tolist()),
+        0 if foreign else OPENING,
     )
 
 

@@ -16,6 +16,7 @@ from ._errors import Damaged, StructureMismatch
 from ._job import ALONE, BARRIER_SECONDS, Job, check_timeout, joined
 from ._mirror import Places
 from ._per_process import flatten_like, inside_nodes, split_paths
+from ._rename import nest_by_path
 from ._store_options import GivenOptions
 from ._target import (
     Specs,
@@ -65,7 +66,8 @@ def restore(
     without any of them it comes back as numpy. `like` gives structure, types, shapes
     and dtypes, and everything that differs is listed at once. `select` reads only the
     paths its globs match; the others are `like`'s, else ckpt.ABSENT. `rename` maps
-    saved paths to like's. `cast=True` allows lossless dtype changes, "lossy" the rest.
+    saved paths to like's; without `like`, to those of nested dicts. `cast=True` allows
+    lossless dtype changes, "lossy" the rest, and what JAX would narrow.
     `expect` is the digest the checkpoint must have. With `mirror` the newest step of
     both places, from `path` unless it is damaged or missing there (then a UserWarning
     says so); the logger "ckpt" tells which. `store_options` say how to reach stores.
@@ -87,7 +89,7 @@ def restore(
     call = joined(barrier_timeout, in_turn=True) if together else nullcontext(ALONE)
     with call as job, withdrawing(job):
         with job.refusing("begin"):
-            check_options(cast, missing, extra, like, rename)
+            check_options(cast, missing, extra, like)
             check_budget(max_host_bytes)
             check_timeout(barrier_timeout)
             require_devices(mesh)
@@ -134,9 +136,7 @@ class Wanted:
     kept: dict[str, Any]
 
 
-def check_options(
-    cast: bool | str, missing: str, extra: str, like: Any, rename: Any
-) -> None:
+def check_options(cast: bool | str, missing: str, extra: str, like: Any) -> None:
     """Refuse options that mean nothing, alone or together."""
     if cast not in (False, True, "lossy"):
         raise ValueError(f'expected cast to be a bool or "lossy", found {cast!r}')
@@ -144,8 +144,8 @@ def check_options(
         raise ValueError(f'expected missing to be "error" or "keep", found {missing!r}')
     if extra not in ("error", "ignore"):
         raise ValueError(f'expected extra to be "error" or "ignore", found {extra!r}')
-    if like is None and (rename or missing != "error" or extra != "error"):
-        raise ValueError("expected like= with rename=, missing= or extra=, found none")
+    if like is None and (missing != "error" or extra != "error"):
+        raise ValueError("expected like= with missing= or extra=, found none")
 
 
 def _check_digest(chosen: Chosen, expect: str | None) -> None:
@@ -176,6 +176,8 @@ def resolve(
     if rename:
         renamed = pytree.rename_paths(saved, rename)
         saved = {renamed[path]: number for path, number in saved.items()}
+        if wishes.like is None:
+            structure = nest_by_path(saved)
     chosen = None if select is None else pytree.compile_globs(select)
     wanted = structure
     like: dict[str, Any] = {}

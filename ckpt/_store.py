@@ -62,10 +62,14 @@ class Reader(Protocol):
 
 
 class Writer(Protocol):
-    """One new object, written from front to back; left by an exception, it aborts."""
+    """One new object; left by an exception, it aborts."""
 
     def write(self, buffers: Sequence[Buffer]) -> None:
         """Append the buffers, which are no longer needed when this returns."""
+        ...
+
+    def write_at(self, offset: int, buffers: Sequence[Buffer]) -> None:
+        """Write the buffers where they belong, in any order and from any thread."""
         ...
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""`python -m ckpt`: demo, ls, show, verify, plan, diff, copy, drain, goodput."""
+"""`python -m ckpt`: demo, ls, show, verify, plan, diff, copy, export, drain ..."""
 
 from __future__ import annotations
 
@@ -63,6 +63,13 @@ def _parser() -> argparse.ArgumentParser:
     copy.add_argument("target", help="the run to copy into")
     copy.add_argument("--step", type=int, help="default: all")
     copy.add_argument("--overwrite", action="store_true", help="replace other commits")
+    export = add("export", _export, "write safetensors files of a checkpoint", paths=0)
+    export.add_argument("source", help="a run, or one checkpoint's directory")
+    export.add_argument("out", help="the folder for the files")
+    export.add_argument("--step", type=int, help="default: the newest")
+    export.add_argument("--select", action="append", help="only these paths (a glob)")
+    export.add_argument("--max-shard-bytes", type=int, default=5_000_000_000)
+    export.add_argument("--overwrite", action="store_true", help="replace a set")
     drain = add("drain", _drain, "finish what saves with mirror= have left", paths=0)
     drain.add_argument("path", help="the run that was saved to")
     drain.add_argument("mirror", help="where its steps are copied")
@@ -72,7 +79,7 @@ def _parser() -> argparse.ArgumentParser:
     form = report.add_mutually_exclusive_group()
     form.add_argument("--prometheus", action="store_true", help="for a scraper")
     form.add_argument("--json", action="store_true", help="for machines")
-    for command in (copy, drain):
+    for command in (copy, drain, export):
         command.add_argument("--json", action="store_true", help="for machines")
     return parser
 
@@ -224,6 +231,21 @@ def _copy(arguments: Any) -> int:
     rows = [{"step": ck.step, "url": ck.url, "digest": ck.digest} for ck in found]
     text = "\n".join(f"step {ck.step} is in {ck.url}" for ck in found)
     _print(arguments, rows, text)
+    return 0
+
+
+def _export(arguments: Any) -> int:
+    with show_progress(f"export to {_safe(arguments.out)}") as progress:
+        names = ckpt.save_safetensors(
+            arguments.source,
+            arguments.out,
+            step=arguments.step,
+            select=arguments.select,
+            max_shard_bytes=arguments.max_shard_bytes,
+            overwrite=arguments.overwrite,
+            progress=progress,
+        )
+    _print(arguments, {"files": names}, "\n".join(names))
     return 0
 
 

@@ -16,7 +16,7 @@ _FINDERS = (
     ("_dcp", "find_dcp"),
     ("_deepspeed", "find_deepspeed"),
     ("_orbax", "find_orbax"),
-    ("_torch", "find_torch"),
+    ("_torch_files", "find_torch"),
     ("_flax", "find_flax"),
 )
 """Modules and functions, in the order in which they are asked."""

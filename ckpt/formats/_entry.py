@@ -12,7 +12,7 @@ import numpy as np
 
 from layouts import Box, Placement
 
-from .._store import Store
+from .._store import Reader, Store
 from ._tiles import tiles as tiles
 
 Array = np.ndarray[Any, Any]
@@ -38,12 +38,16 @@ class Block:
 
     `strides` are in bytes and never negative; without them the items are in C order.
     All items must lie within the blob: whoever makes a Block has checked that.
+    Where they lie may be looked for when they are read: `find`, if given, takes the
+    object, open, and returns the Block with that or, where it had to read them anyway,
+    the values in the tensor's dtype. It is called from any thread, and raises Damaged.
     """
 
     box: Box
     blob: Blob
     offset: int = 0
     strides: Shape | None = None
+    find: Callable[[Reader], Block | Array] | None = None
 
 
 @dataclass(frozen=True, slots=True)

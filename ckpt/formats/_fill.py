@@ -104,19 +104,47 @@ def _jobs(store: Store, want: Want, gap: int) -> Iterator[_Job]:
     if isinstance(data, Lazy):
         yield from _lazy_jobs(want, data)
         return
-    itemsize = _itemsize(want.tensor)
     boxes = [box for box, _ in want.goals]
     coded: dict[Blob, list[Block]] = {}
     for number, parts in layouts.find_wanted([b.box for b in data], boxes).items():
         block = data[number]
-        if block.blob.codec is not None:
+        if block.find is not None:
+            yield _found_job(store, want, block, parts, gap)
+        elif block.blob.codec is not None:
             coded.setdefault(block.blob, []).append(block)
-        elif is_in_c_order(block, itemsize):
-            yield from _run_jobs(store, want, block, parts, gap // itemsize)
         else:
-            yield from _strided_jobs(store, want, block, parts)
+            yield from _block_jobs(store, want, block, parts, gap)
     for blob, blocks in coded.items():
         yield _coded_job(store, want, blob, blocks)
+
+
+def _block_jobs(
+    store: Store, want: Want, block: Block, parts: Sequence[Box], gap: int
+) -> Iterator[_Job]:
+    itemsize = _itemsize(want.tensor)
+    if is_in_c_order(block, itemsize):
+        yield from _run_jobs(store, want, block, parts, gap // itemsize)
+    else:
+        yield from _strided_jobs(store, want, block, parts)
+
+
+def _found_job(
+    store: Store, want: Want, block: Block, parts: Sequence[Box], gap: int
+) -> _Job:
+    """Return how to look for the values of a block, and to read them where they are."""
+    find = cast("Callable[[Reader], Block | Array]", block.find)
+
+    def work(reader: Reader | None) -> None:
+        found = find(cast("Reader", reader))
+        if isinstance(found, Block):
+            for job in _block_jobs(store, want, found, parts, gap):
+                job.work(reader)
+            return
+        values = found.view(layouts.stored_dtype(want.tensor.dtype))
+        for goal, buffer in want.goals:
+            scatter(block.box, values, goal, buffer)
+
+    return _Job(block.blob.name, block.box.size * _itemsize(want.tensor), work)
 
 
 def _itemsize(tensor: Tensor) -> int:

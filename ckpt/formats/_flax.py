@@ -203,9 +203,9 @@ def _listed(value: Any, where: str) -> list[Any]:
 
 
 def _shape(value: Any, where: str) -> Shape:
-    sizes = tuple(cast(list[Any], value) if isinstance(value, list) else [-1])
-    if any(type(n) is not int or n < 0 for n in sizes):
-        raise Damaged(f"Expected a shape, found {str(value)[:80]!a}, {where}.")
+    sizes = tuple(cast(list[Any], value)) if isinstance(value, list) else None
+    if sizes is None or any(type(n) is not int or n < 0 for n in sizes):
+        raise Damaged(f"Expected a shape, found {value!a:.80}, {where}.")
     if len(sizes) > _RANK or math.prod(max(n, 1) for n in sizes) >= 2**62:
         raise LimitExceeded(
             f"Expected at most {_RANK} dimensions and 2**62 items, found {sizes[:80]}, "

@@ -72,10 +72,11 @@ class Machine:
 
     def spell(self, count: int) -> bytes:
         """Return the next bytes, which become text or bytes of the value."""
+        found = self.take(count)
         self.text -= count
         if self.text < 0:
             raise LimitExceeded(f"Expected at most {self.limits.text} bytes of text")
-        return self.take(count)
+        return found
 
     def since_mark(self) -> list[Any]:
         """Return what came after the last mark, and go back to what was before."""

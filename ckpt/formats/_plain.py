@@ -18,6 +18,14 @@ _ITEMS = 1 << 22
 
 _LEAVES = (str, int, float, bool, type(None), complex, bytes, Tensor)
 
+_ATTRIBUTES = {
+    ("argparse", "Namespace"),
+    ("deepspeed.runtime.fp16.loss_scaler", "LossScaler"),
+    ("deepspeed.runtime.fp16.loss_scaler", "DynamicLossScaler"),
+    ("deepspeed.utils.tensor_fragment", "fragment_address"),
+}
+"""Classes whose objects are no more than their attributes."""
+
 Unknown = Callable[[str, str], None]
 """Told the path and the kind of what cannot be part of a tree, which becomes None."""
 
@@ -103,8 +111,8 @@ def _convert(walk: _Walk, value: Any, path: tuple[Any, ...]) -> tuple[Any, int]:
     if isinstance(value, Record):
         if is_numpy(value):
             return _convert(walk, read_numpy(value), path)
-        if (value.module, value.name) == ("argparse", "Namespace"):
-            return _make(walk, value.state or {}, path)
+        if (value.module, value.name) in _ATTRIBUTES:
+            return _convert(walk, value.state or {}, path)
     if isinstance(value, _LEAVES):
         return value, 1
     return _pass_over(walk, _describe(value), path)

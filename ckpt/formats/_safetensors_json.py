@@ -13,8 +13,7 @@ JSON_BYTES = 25_000_000
 """The longest header or index that is read: hubs refuse longer headers."""
 
 _MOST_VALUES = 5 << 17
-_FOUR = re.compile(rb"[\xf0-\xff]|\\u")
-_TWO = re.compile(rb"[\xc4-\xff]")
+_FOUR = re.compile(rb"[\xf0-\xff]")
 
 
 def parse_object(text: bytes, where: str, *, what: str) -> dict[str, Any]:
@@ -57,8 +56,8 @@ def _check_limits(text: bytes, where: str, what: str) -> None:
             f"{where}: split the file"
         )
     # One wide character makes all of Python's text as wide.
-    wide = 4 if _FOUR.search(text) else 2 if _TWO.search(text) else 1
-    limit = 2 * JSON_BYTES // max(wide, 2)
+    narrow = b"\\u" not in text and (text.isascii() or not _FOUR.search(text))
+    limit = JSON_BYTES if narrow else JSON_BYTES // 2
     if len(text) > limit:
         raise LimitExceeded(
             f"expected {what} of at most {limit:,} bytes with such characters, found "

@@ -10,9 +10,8 @@ from __future__ import annotations
 import contextlib
 import re
 import secrets
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -29,7 +28,7 @@ from .._written import check_budget
 from ._entry import Array
 from ._nibbles import pack_nibbles
 from ._safetensors_index import read_index
-from ._safetensors_items import Content, Item, Read, take_content
+from ._safetensors_items import Content, Item, take_content
 from ._safetensors_plan import (
     INDEX,
     SINGLE,
@@ -40,8 +39,8 @@ from ._safetensors_plan import (
 )
 
 _PIECE_BYTES = 32 << 20
-_AHEAD = 2
-"""How many pieces are read before the one that is being written is done."""
+_LEAST_BYTES = 16 << 20
+"""What a worker gets of a budget: small pieces read the chunks they lie in again."""
 
 _SENT_BYTES = 512 << 20
 _LARGEST_SENT = 5_000_000_000
@@ -54,6 +53,14 @@ _OURS = re.compile(
     r"model\.safetensors(\.index\.json)?"
 )
 _LEFT = re.compile(rf"(?:{_OURS.pattern})\.[0-9a-f]{{16}}\.tmp")
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Boxes whose bytes follow one another in a file, from an offset on."""
+
+    offset: int
+    boxes: list[tuple[Item, Box]]
 
 
 def write_set(
@@ -191,75 +198,54 @@ def _write_files(
     max_host_bytes: int | None,
     progress: Progress | None,
 ) -> None:
-    parallel = min(store.parallel, len(files))
+    """Write several files at once, and several pieces of each."""
+    workers = store.parallel
     piece = _PIECE_BYTES
     if store.is_remote:
         largest = max(file.size for file in files)
         held = (max_host_bytes or _HELD_BYTES) // (_HELD_COPIES * largest)
-        parallel = max(1, min(parallel, held))
-    elif max_host_bytes is not None:
-        parallel = min(parallel, 2)
+        workers = max(1, min(workers, held))
     if max_host_bytes is not None:
-        piece = min(piece, max_host_bytes // (2 * parallel * (_AHEAD + 2)))
+        # A piece is held twice where it is gathered, beside the chunk it comes from.
+        workers = max(1, min(workers, max_host_bytes // _LEAST_BYTES))
+        piece = min(piece, max_host_bytes // (3 * workers))
     count = count_up(progress, sum(file.size for file in files))
-    run_all(
-        lambda file: _write_file(store, file, content.read, piece, count),
-        files,
-        parallel=parallel,
-    )
+    parallel = min(workers, len(files))
+
+    def write(file: File) -> None:
+        over = file.name == SINGLE
+        with store.write(file.name, size=file.size, over=over) as out:
+
+            def work(batch: Batch) -> None:
+                found = content.read(batch.boxes)
+                values = [
+                    _lay(x, v) for (x, _), v in zip(batch.boxes, found, strict=True)
+                ]
+                out.write_at(batch.offset, values)
+                count(sum(x.nbytes for x in values))
+
+            out.write_at(0, [file.header])
+            count(len(file.header))
+            run_all(work, list(_batch(file, piece)), parallel=workers // parallel)
+            out.close()
+
+    run_all(write, files, parallel=parallel)
 
 
-def _write_file(
-    store: Store, file: File, read: Read, piece: int, count: Callable[[int], None]
-) -> None:
-    batches = _batch(file.items, piece)
-    over = file.name == SINGLE
-    with store.write(file.name, size=file.size, over=over) as out:
-        out.write([file.header])
-        count(len(file.header))
-        for values in _read_ahead(read, batches):
-            out.write(values)
-            count(sum(x.nbytes for x in values))
-        out.close()
-
-
-def _batch(items: Iterable[Item], piece: int) -> Iterator[list[tuple[Item, Box]]]:
+def _batch(file: File, piece: int) -> Iterator[Batch]:
     """Yield boxes in the order of their bytes, together about `piece` bytes."""
-    batch: list[tuple[Item, Box]] = []
-    held = 0
-    for item in items:
+    boxes: list[tuple[Item, Box]] = []
+    at, held = len(file.header), 0
+    for item in file.items:
         for box in cut_item(item, most=piece):
             size = box.size * item.bits // 8
-            if batch and held + size > piece:
-                yield batch
-                batch, held = [], 0
-            batch.append((item, box))
+            if boxes and held + size > piece:
+                yield Batch(at, boxes)
+                at, held, boxes = at + held, 0, []
+            boxes.append((item, box))
             held += size
-    if batch:
-        yield batch
-
-
-def _read_ahead(
-    read: Read, batches: Iterator[list[tuple[Item, Box]]]
-) -> Iterator[list[Array]]:
-    """Yield the bytes of batches, the next ones of which are read meanwhile."""
-
-    def work(batch: list[tuple[Item, Box]]) -> list[Array]:
-        found = read(batch)
-        return [_lay(item, x) for (item, _), x in zip(batch, found, strict=True)]
-
-    with ThreadPoolExecutor(1) as pool:
-        ahead: deque[Future[list[Array]]] = deque()
-        try:
-            for batch in batches:
-                ahead.append(pool.submit(work, batch))
-                if len(ahead) > _AHEAD:
-                    yield ahead.popleft().result()
-            while ahead:
-                yield ahead.popleft().result()
-        finally:
-            for future in ahead:
-                future.cancel()
+    if boxes:
+        yield Batch(at, boxes)
 
 
 def _lay(item: Item, values: Array) -> Array:

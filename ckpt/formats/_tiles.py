@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -39,8 +40,14 @@ def tiles(shape: tuple[int, ...], boxes: Sequence[Box]) -> bool:
     full = [box for box in boxes if 0 not in box.shape]
     if sum(box.size for box in full) != math.prod(shape):
         return False
-    if len(full) <= 1:
-        return True
+    varied = {
+        d for d in range(len(shape)) if any(box.shape[d] != shape[d] for box in full)
+    }
+    if len(varied) <= 1:
+        # Slices along one dimension, as most are: they follow one another or overlap.
+        d = varied.pop() if varied else 0
+        ordered = sorted(full, key=lambda box: box.start[d : d + 1])
+        return all(a.stop[d] <= b.start[d] for a, b in pairwise(ordered))
     return _cancels([*full, Box((0,) * len(shape), shape)])
 
 

@@ -17,7 +17,7 @@ from ._torch_globals import TORCH
 from ._torch_legacy import MAGIC, Decode, read_legacy
 from ._torch_zip import open_archive
 from ._window import fetch_bytes, fetch_from
-from ._zip import Fetch
+from ._zip import TAIL, Fetch
 
 
 def read_torch(
@@ -60,7 +60,14 @@ def read_torch(
         decode_pickle, globals=globals, inert=inert, limits=limits, where=where
     )
     fetch = fetch_from(reader, blob)
-    value, is_zip = _read(fetch, blob, length=blob.length, decode=decode, where=where)
+    value, is_zip = _read(
+        fetch,
+        blob,
+        length=blob.length,
+        decode=decode,
+        where=where,
+        workers=store.parallel if store.is_remote and blob.length > TAIL else 1,
+    )
     if is_zip and checks is not None:
         work = partial(check_torch, store, blob)
         checks.append(Check(blob.name, blob.length, work))
@@ -104,7 +111,13 @@ def is_torch(head: bytes) -> bool:
 
 
 def _read(
-    fetch: Fetch, blob: Blob, *, length: int, decode: Decode, where: str
+    fetch: Fetch,
+    blob: Blob,
+    *,
+    length: int,
+    decode: Decode,
+    where: str,
+    workers: int = 1,
 ) -> tuple[Any, bool]:
     """Return the value of a file, and whether it is a zip archive."""
     with _naming(where):
@@ -114,6 +127,8 @@ def _read(
         if head[:4] != b"PK\3\4":
             raise Damaged(f"Expected a file of torch.save, found one of {head[:8]!a}")
         archive, data = open_archive(fetch, blob, length=length)
+        if workers > 1:
+            archive.locate(workers)
         value, _ = decode(data, persistent=archive.find)
         archive.close()
         return value, True

@@ -206,6 +206,16 @@ TORCH: dict[tuple[str, str], Any] = {
     ("torch._utils", "_rebuild_parameter"): rebuild_parameter,
     ("torch._utils", "_rebuild_parameter_with_state"): rebuild_parameter,
     ("torch._tensor", "_rebuild_from_type_v2"): rebuild_typed,
+    **{
+        ("torch", f"per_{what}"): f"per_{what}"
+        for what in (
+            "tensor_affine",
+            "channel_affine",
+            "channel_affine_float_qparams",
+            "tensor_symmetric",
+            "channel_symmetric",
+        )
+    },
     ("torch", "Size"): _size,
     ("torch", "device"): _device,
     ("torch.serialization", "_get_layout"): _layout,

@@ -8,12 +8,12 @@ from typing import Any, cast
 from .._errors import Damaged, LimitExceeded, Unsupported, Untrusted
 from ._entry import Blob
 from ._torch_tensor import Storage, StorageType, check_size, find_storage
+from ._torch_zip import MAX_PICKLE
 from ._zip import Fetch
 
 MAGIC = b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19."
 """The pickle of a number that such files begin with."""
 
-MAX_PICKLE = 1 << 30
 _FIRST = 1 << 16
 
 Decode = Callable[..., tuple[Any, int]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,7 +19,7 @@ from ._zip import (
     read_member,
 )
 
-MAX_PICKLE = 1 << 30
+MAX_PICKLE = 1 << 28
 
 
 @dataclass(slots=True)
@@ -41,6 +42,13 @@ class Archive:
             member = self.members[name]
             self.starts[name] = find_start(self.fetch, member, self.length)
         return self.starts[name]
+
+    def locate(self, workers: int) -> None:
+        """Find where all storages begin, by several requests at once."""
+        names = [name for name in self.members if name.startswith(f"{self.top}/data/")]
+        if len(names) > 1:
+            with ThreadPoolExecutor(min(workers, len(names))) as pool:
+                list(pool.map(self.start, names))
 
     def read(self, name: str) -> bytes:
         """Return the bytes of a member."""

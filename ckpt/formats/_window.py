@@ -18,8 +18,9 @@ class _Window:
 
     reader: Reader
     blob: Blob
+    # Both are there from the start, as several threads may look while one reads.
     parts: dict[str, tuple[int, bytes]] = field(
-        default_factory=dict[str, tuple[int, bytes]]
+        default_factory=lambda: {"end": (0, b""), "other": (0, b"")}
     )
 
     def fetch(self, start: int, stop: int) -> bytes:
@@ -27,13 +28,14 @@ class _Window:
             if first <= start and stop <= first + len(data):
                 return data[start - first : stop - first]
         whole = self.blob.length
-        last = min(whole, max(stop, start + _AHEAD))
-        buffer = bytearray(last - start)
-        self.reader.read_into(self.blob.offset + start, buffer)
+        first = 0 if whole <= TAIL else start
+        last = whole if whole <= TAIL else min(whole, max(stop, start + _AHEAD))
+        buffer = bytearray(last - first)
+        self.reader.read_into(self.blob.offset + first, buffer)
         data = bytes(buffer)
         if len(data) <= TAIL:
-            self.parts["end" if last == whole else "other"] = start, data
-        return data[: stop - start]
+            self.parts["end" if last == whole else "other"] = first, data
+        return data[start - first : stop - first]
 
 
 def fetch_from(reader: Reader, blob: Blob) -> Fetch:

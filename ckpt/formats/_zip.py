@@ -26,8 +26,8 @@ _LOCATOR = struct.Struct("<4sLQL")
 _CENTRAL = struct.Struct("<4s6H3L5H2L")
 _LOCAL = struct.Struct("<4s5H3L2H")
 
-_MAX_DIRECTORY = 1 << 27
-"""The longest directory in bytes: about a million members."""
+_MAX_DIRECTORY = 1 << 25
+"""The longest directory in bytes: some 300 000 members."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +73,8 @@ def read_directory(fetch: Fetch, length: int) -> dict[str, Member]:
                 f"{member.size} bytes at {member.header}"
             )
         members[member.name] = member
+    if at != len(data):
+        raise Untrusted(f"expected {size} bytes of a zip directory, found {at}")
     return members
 
 
@@ -138,7 +140,7 @@ def _find_directory(fetch: Fetch, tail: bytes, length: int) -> tuple[int, int, i
             break
     else:
         raise Damaged("expected the end record of a zip archive, found none")
-    disks, count, size, start = end[1:3], end[4], end[5], end[6]
+    disks, near, count, size, start = end[1:3], *end[3:7]
     place = first + at - _LOCATOR.size
     found = fetch(place, place + _LOCATOR.size) if place >= 0 else b""
     if found[:4] == b"PK\6\7":
@@ -148,10 +150,10 @@ def _find_directory(fetch: Fetch, tail: bytes, length: int) -> tuple[int, int, i
         record = _END64.unpack(fetch(where, where + _END64.size))
         if record[0] != b"PK\6\6":
             raise Damaged(f"expected a zip64 end record at {where}")
-        disks, count, size, start = record[4:6], record[7], record[8], record[9]
+        disks, near, count, size, start = record[4:6], *record[6:10]
     elif 0xFFFF in (count, *disks) or 0xFFFFFFFF in (size, start):
         raise Damaged("expected a zip64 end record, found none")
-    if any(disks):
+    if any(disks) or near != count:
         raise Unsupported("expected a zip archive in one part")
     return count, size, start
 

@@ -1,0 +1,231 @@
+"""PyTorch DCP: `.metadata`, a pickle, and `__<rank>_<n>.distcp`, archives in a row."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from functools import partial
+from typing import Any
+
+from .._errors import Damaged, LimitExceeded, NotFound, Untrusted
+from .._store import Reader, Store
+from .._write import run_all
+from ._dcp_item import find_box, read_item
+from ._dcp_metadata import Saved, SavedTensor, check_items, read_metadata
+from ._dcp_tree import build_tree
+from ._entry import Blob, Block, Catalogue, Check, Folder, Tensor, tiles
+from ._plain import show_place
+from ._torch import check_torch, read_torch_bytes
+
+_METADATA_BYTES = 512 * 1024 * 1024
+_VALUE_BYTES = 256 * 1024 * 1024
+_TOGETHER = 4 * 1024 * 1024
+"""Values that lie side by side are read together, up to so many bytes."""
+
+_DATA = re.compile(r"__\d+_\d+\.distcp")
+_RANK = re.compile(r"__(\d{1,9})\.metadata")
+_STEP = re.compile(r"(?:.*[_-])?step[_=-]?(\d{1,18})")
+
+
+def find_dcp(folder: Folder) -> Catalogue | None:
+    """Return what a folder of DCP holds, or None where there is none.
+
+    The folder itself, or the newest `step-<n>` in it or the one of the step that is
+    wanted. Tensors are looked for in their files when they are read.
+    """
+    prefix, step = _choose(folder)
+    if prefix is None:
+        if any(_DATA.fullmatch(name) for name in folder.names):
+            raise Damaged(
+                f"Expected .metadata beside the .distcp files in {folder.store.url}, "
+                "found none: this save was never finished."
+            )
+        return None
+    names = [n.removeprefix(prefix) for n in folder.names if n.startswith(prefix)]
+    ranks = sorted((n for n in names if _RANK.fullmatch(n)), key=_rank)
+    notes: list[str] = []
+    metadata = [".metadata"] if ".metadata" in names else ranks
+    if ranks and metadata != ranks:
+        notes.append(f"{len(ranks)} metadata files of single ranks beside .metadata")
+    store, saved = folder.store, Saved()
+    for name in metadata:
+        where = f"{store.url}/{prefix}{name}"
+        data = store.read(prefix + name, limit=_METADATA_BYTES)
+        read_metadata(data, saved, prefix=prefix, where=where)
+    where = f"{store.url}/{prefix}{metadata[0] if len(metadata) == 1 else ''}"
+    objects = sorted({blob.name for blob in saved.items.values()})
+    known = [name for name in objects if folder.has(name)]
+    found = run_all(store.size, known, parallel=store.parallel)
+    check_items(saved, dict(zip(known, found, strict=True)), where=where)
+    order = dict.fromkeys((*saved.paths, *saved.tensors, *saved.values))
+    leaves: dict[str, Any] = {
+        name: None for name in order if name in saved.tensors or name in saved.values
+    }
+    for name, tensor in saved.tensors.items():
+        leaves[name] = _tensor(store, saved, name, tensor, where)
+    for name, value in _read_values(store, saved, notes):
+        leaves[name] = value
+    unread = [n for n in names if n.endswith(".distcp") and prefix + n not in objects]
+    if unread:
+        notes.append(f"{len(unread)} .distcp files that the metadata do not name")
+    return Catalogue(
+        "PyTorch DCP",
+        build_tree(leaves, saved.paths, where=where),
+        (*(prefix + name for name in metadata), *objects),
+        step=step,
+        notes=tuple(notes),
+        checks=tuple(_checks(store, saved)),
+    )
+
+
+def _choose(folder: Folder) -> tuple[str | None, int]:
+    """Return the prefix of the names of a checkpoint, None for none, and its step."""
+    steps: dict[int, str] = {}
+    for name in folder.names:
+        above, slash, last = name.rpartition("/")
+        if last != ".metadata" and not _RANK.fullmatch(last):
+            continue
+        if not slash:
+            return "", 0
+        if found := _STEP.fullmatch(above):
+            steps[int(found[1])] = f"{above}/"
+    if not steps:
+        return None, 0
+    step = max(steps) if folder.step is None else folder.step
+    if step not in steps:
+        shown = ", ".join(map(str, sorted(steps)[-10:]))
+        raise NotFound(
+            f"Expected step {step} in {folder.store.url}, found {shown} of PyTorch DCP."
+        )
+    return steps[step], step
+
+
+def _rank(name: str) -> int:
+    found = _RANK.fullmatch(name)
+    return int(found[1]) if found else -1
+
+
+def _tensor(
+    store: Store,
+    saved: Saved,
+    name: str,
+    tensor: SavedTensor,
+    where: str,
+) -> Tensor:
+    """Return a tensor whose boxes cover it exactly, each found when it is read."""
+    boxes = list(tensor.boxes)
+    if not tiles(tensor.shape, boxes):
+        kind = Untrusted if _excess(tensor) > 0 else Damaged
+        raise kind(
+            f"Expected boxes that cover {tensor.dtype}{list(tensor.shape)} exactly, "
+            f"found {len(boxes):,} that overlap or leave holes - at "
+            f"`{show_place((name,))}`, in {where}: a rank's part is missing, or the "
+            "folder holds parts of several checkpoints."
+        )
+    blocks: list[Block] = []
+    for box in boxes:
+        blob = saved.items[name, box.start]
+        find = partial(find_box, store, blob, dtype=tensor.dtype, shape=box.shape)
+        blocks.append(Block(box, blob, find=find))
+    return Tensor(tensor.dtype, tensor.shape, tuple(blocks))
+
+
+def _checks(store: Store, saved: Saved) -> Iterator[Check]:
+    """Yield a look at the checksums of each object's archives."""
+    blobs: dict[str, set[Blob]] = {}
+    for blob in saved.items.values():
+        if blob.codec is None:
+            blobs.setdefault(blob.name, set()).add(blob)
+    for name, group in blobs.items():
+        size = sum(blob.length for blob in group)
+        yield Check(name, size, partial(_check_archives, store, group))
+
+
+def _check_archives(store: Store, blobs: Iterable[Blob]) -> None:
+    for blob in sorted(blobs, key=lambda blob: blob.offset):
+        check_torch(store, blob)
+
+
+def _excess(tensor: SavedTensor) -> int:
+    whole = 1
+    for size in tensor.shape:
+        whole *= size
+    return sum(box.size for box in tensor.boxes) - whole
+
+
+def _read_values(
+    store: Store, saved: Saved, notes: list[str]
+) -> Iterator[tuple[str, Any]]:
+    """Yield what is no tensor, by name; take note where copies of ranks differ."""
+    blobs = {
+        name: [saved.items[name, None], *saved.copies.get(name, ())]
+        for name in saved.values
+    }
+    wanted = {blob for group in blobs.values() for blob in group}
+    total = sum(blob.length for blob in wanted)
+    if total > _VALUE_BYTES:
+        raise LimitExceeded(
+            f"Expected at most {_VALUE_BYTES:,} bytes of plain values, found {total:,} "
+            f"in {store.url}."
+        )
+    data: dict[Blob, bytes] = {}
+    for part in run_all(
+        partial(_read_group, store), list(_together(wanted)), parallel=store.parallel
+    ):
+        data.update(part)
+    for name, group in blobs.items():
+        values = [_decode(store, name, blob, data[blob], notes) for blob in group]
+        # Copies of NaN, or of tensors, are never equal: their text is.
+        if any(repr(value) != repr(values[0]) for value in values[1:]):
+            notes.append(
+                f"`{show_place((name,))}` differs between ranks: the first one is taken"
+            )
+        yield name, values[0]
+
+
+def _decode(store: Store, name: str, blob: Blob, data: bytes, notes: list[str]) -> Any:
+    where = f"`{show_place((name,))}` of {store.url}/{blob.name}"
+
+    def take_note(path: str, kind: str) -> None:
+        place = show_place((name, path) if path else (name,))
+        notes.append(f"`{place}` is left out: {kind}")
+
+    return read_torch_bytes(data, blob, where=where, unknown=take_note)
+
+
+def _together(blobs: Iterable[Blob]) -> Iterator[list[Blob]]:
+    """Yield items of one object that follow one another."""
+    group: list[Blob] = []
+    for blob in sorted(blobs, key=lambda blob: (blob.name, blob.offset)):
+        if group and (
+            blob.name != group[0].name
+            or blob.offset != group[-1].offset + group[-1].length
+            or blob.offset + blob.length - group[0].offset > _TOGETHER
+        ):
+            yield group
+            group = []
+        group.append(blob)
+    if group:
+        yield group
+
+
+class _Held:
+    """Bytes of an object from `first` on, read before: a Reader of them."""
+
+    def __init__(self, data: bytes, first: int) -> None:
+        self._data = memoryview(data)
+        self._first = first
+
+    def read_into(self, offset: int, buffer: bytearray) -> None:
+        at = offset - self._first
+        buffer[:] = self._data[at : at + len(buffer)]
+
+
+def _read_group(store: Store, group: list[Blob]) -> dict[Blob, bytes]:
+    first = group[0].offset
+    buffer = bytearray(group[-1].offset + group[-1].length - first)
+    with store.open(group[0].name) as reader:
+        reader.read_into(first, buffer)
+    held: Any = _Held(bytes(buffer), first)
+    reader_of_held: Reader = held
+    return {b: read_item(b, reader_of_held, limit=_VALUE_BYTES) for b in group}

@@ -1,0 +1,170 @@
+"""Some files of `torch.save` at once, and folders that hold little else."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from .._errors import Damaged, Untrusted
+from .._store import Store, check_name
+from ._entry import Blob, Catalogue, Check, Folder
+from ._pickle import Globals
+from ._torch import is_torch, read_torch
+from ._torch_globals import TORCH
+
+_INDEX = ".bin.index.json"
+_ENDS = (".pt", ".pth", ".bin")
+_MAX_INDEX = 1 << 26
+_INERT = ("deepspeed",)
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """The trees of files, by name, with what there is to check and to tell."""
+
+    trees: dict[str, Any]
+    checks: list[Check] = field(default_factory=list[Check])
+    notes: list[str] = field(default_factory=list[str])
+
+
+def read_files(
+    store: Store,
+    names: Collection[str],
+    *,
+    globals: Globals = TORCH,
+    inert: Collection[str] = _INERT,
+) -> Files:
+    """Return the trees of files of `torch.save`; a remote store is asked in parallel.
+
+    Objects of classes below `inert` are passed over, with a note.
+    """
+    files = Files({})
+
+    def read(name: str) -> Any:
+        def note(path: str, what: str) -> None:
+            files.notes.append(f"{what} at `{path}` in {name} was passed over")
+
+        with store.open(name) as reader:
+            return read_torch(
+                store,
+                Blob(name, 0, reader.size),
+                reader=reader,
+                globals=globals,
+                inert=inert,
+                unknown=note,
+                checks=files.checks,
+            )
+
+    ordered = sorted(names)
+    if store.is_remote and len(ordered) > 1:
+        with ThreadPoolExecutor(min(store.parallel, len(ordered))) as pool:
+            trees = list(pool.map(read, ordered))
+    else:
+        trees = list(map(read, ordered))
+    files.trees.update(zip(ordered, trees, strict=True))
+    return files
+
+
+def find_torch(folder: Folder) -> Catalogue | None:
+    """Return what a file of `torch.save` holds, or the only one of a folder.
+
+    A pytorch_model.bin comes before others, and an index of its shards before that.
+    """
+    if folder.file:
+        return _open_index(folder, folder.file) or _open_file(folder, folder.file)
+    near = [name for name in folder.names if "/" not in name]
+    for name in near:
+        if name.endswith(_INDEX):
+            return _open_index(folder, name)
+    found = [name for name in near if name.endswith(_ENDS)]
+    main = "pytorch_model.bin" if "pytorch_model.bin" in found else ""
+    if not main and len(found) != 1:
+        return None
+    chosen = main or found[0]
+    opened = _open_file(folder, chosen)
+    if opened is None or len(found) == 1:
+        return opened
+    others = ", ".join(name for name in found[:10] if name != chosen)
+    return Catalogue(
+        opened.format,
+        opened.tree,
+        opened.objects,
+        notes=(*opened.notes, f"other files were passed over: {others}"),
+        checks=opened.checks,
+    )
+
+
+def _open_file(folder: Folder, name: str) -> Catalogue | None:
+    with folder.store.open(name) as reader:
+        head = bytearray(min(reader.size, 16))
+        reader.read_into(0, head)
+    if not is_torch(bytes(head)) or name.endswith(".npz"):
+        return None
+    files = read_files(folder.store, [name])
+    return Catalogue(
+        "torch",
+        files.trees[name],
+        (name,),
+        notes=tuple(files.notes),
+        checks=tuple(files.checks),
+    )
+
+
+def _open_index(folder: Folder, name: str) -> Catalogue | None:
+    if not name.endswith(_INDEX):
+        return None
+    where = f"{folder.store.url}/{name}"
+    shards = _read_index(folder.store.read(name, limit=_MAX_INDEX), where=where)
+    top = name.rpartition("/")[0]
+    paths = {
+        shard: check_name(f"{top}/{shard}" if top else shard)
+        for shard in set(shards.values())
+    }
+    for path in sorted(paths.values()):
+        if not folder.has(path):
+            raise Damaged(
+                f"Expected the shard {path}, found none - named in {where}: bring all "
+                "shards together."
+            )
+    files = read_files(folder.store, list(paths.values()))
+    tree: dict[str, Any] = {}
+    for leaf, shard in shards.items():
+        held = files.trees[paths[shard]]
+        if not isinstance(held, dict) or leaf not in held:
+            raise Damaged(
+                f"Expected {leaf[:200]!a} in {paths[shard]}, found none - named in "
+                f"{where}: the index and the shards are of different checkpoints."
+            )
+        tree[leaf] = held[leaf]
+    extra = sum(len(cast(dict[Any, Any], held)) for held in files.trees.values())
+    if extra > len(tree):
+        files.notes.append(f"{extra - len(tree)} values that {name} does not name")
+    return Catalogue(
+        "torch",
+        tree,
+        (name, *sorted(paths.values())),
+        notes=tuple(files.notes),
+        checks=tuple(files.checks),
+    )
+
+
+def _read_index(data: bytes, *, where: str) -> dict[str, str]:
+    """Return the file name of each leaf; names of files are plain."""
+    try:
+        index = json.loads(data)
+        shards = cast(dict[str, Any], index["weight_map"])
+        plain = all(
+            type(shard) is str and "/" not in check_name(shard)
+            for shard in shards.values()
+        )
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        raise Untrusted(
+            f"Expected JSON with a weight_map of file names, found other data - in "
+            f"{where}."
+        ) from None
+    if not plain:
+        raise Untrusted(f"Expected names of files beside {where}, found others.")
+    return shards
