@@ -226,6 +226,19 @@ def test_a_shard_whose_index_lies_is_damage(
         read_all(path)
 
 
+def test_chunks_left_out_by_old_versions_are_the_fill_value(tmp_path: Path) -> None:
+    absent = ((1 << 64) - 1, (1 << 64) - 1)
+    path = write_sharded(tmp_path / "s", [(0, 16), absent, (16, 16), absent])
+    change(path / "ids" / "zarr.json", lambda value: value | {"fill_value": 7})
+    change(
+        path / "_METADATA",
+        lambda value: value | {"store_array_data_equal_to_fill_value": False},
+    )
+    found = read(path).tree["ids"].data.read(whole((4, 4)))
+    expected = [[0, 1, 7, 7], [2, 3, 7, 7], [4, 5, 7, 7], [6, 7, 7, 7]]
+    assert found.tolist() == expected
+
+
 def test_a_flipped_bit_in_the_index_of_a_shard_is_damage(tmp_path: Path) -> None:
     path = write_sharded(tmp_path / "s", [(0, 16), (16, 16), (32, 16), (48, 16)])
     shard = path / "ids" / "c" / "0" / "0"
