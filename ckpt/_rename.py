@@ -26,7 +26,7 @@ def nest_by_path(numbers: Mapping[str, int]) -> pytree.Structure:
         node: Any = root
         for key in above:
             node = node.setdefault(key, {})
-            if not isinstance(node, dict):
+            if type(node) is not dict:
                 raise _clash(path)
         if node.setdefault(last, marks[number]) is not marks[number]:
             raise _clash(path)

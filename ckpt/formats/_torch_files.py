@@ -16,7 +16,7 @@ from ._torch import is_torch, read_torch
 from ._torch_globals import TORCH
 
 _INDEX = ".bin.index.json"
-_ENDS = (".pt", ".pth", ".bin")
+_ENDS = (".pt", ".pth", ".bin", ".ckpt")
 _MAX_INDEX = 1 << 26
 _INERT = ("deepspeed",)
 
