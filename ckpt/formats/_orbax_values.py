@@ -19,6 +19,11 @@ class Files:
     """Values that are the objects of a store."""
 
     store: Store
+    count: int
+
+    @property
+    def is_near(self) -> bool:
+        return not self.store.is_remote
 
     def where(self, name: str) -> str:
         return f"{self.store.url}/{name}"
@@ -49,6 +54,14 @@ class Databases:
 
     store: Store
     values: Mapping[str, Value]
+
+    @property
+    def count(self) -> int:
+        return len(self.values)
+
+    @property
+    def is_near(self) -> bool:
+        return True
 
     def where(self, name: str) -> str:
         value = self.values.get(name)
@@ -86,7 +99,10 @@ class Databases:
 
 
 Values: TypeAlias = Files | Databases
-"""Named values: their length (None for absent ones), ranges of them, many at once."""
+"""Named values: their length (None for absent ones), ranges of them, many at once.
+
+`count` is how many there are at most, `is_near` whether their lengths cost little.
+"""
 
 
 def open_databases(

@@ -110,6 +110,8 @@ def test_a_missing_array_is_damage(files: Path) -> None:
     ("fields", "error"),
     [
         ({"shape": [1 << 40, 1 << 40], "chunks": [1 << 40, 1 << 40]}, LimitExceeded),
+        ({"shape": [1 << 20, 1 << 20], "chunks": [1 << 20, 1 << 20]}, Damaged),
+        ({"shape": [1 << 20, 1 << 12], "chunks": [1, 1]}, Damaged),
         ({"shape": [8] * 40, "chunks": [8] * 40}, Untrusted),
         ({"shape": [-1, 5]}, Untrusted),
         ({"shape": [8.0, 5]}, Untrusted),
@@ -134,15 +136,14 @@ def test_hostile_array_metadata_is_refused_when_opened(
     files: Path, fields: dict[str, Any], error: type[CkptError]
 ) -> None:
     change(files / "ids" / ".zarray", lambda value: value | fields)
-    with pytest.raises(error, match=r"(?s)found .* - at `ids`|No device holds"):
+    with pytest.raises(error, match=r"found .* - at `ids`|No device holds"):
         read(files)
 
 
 @pytest.mark.parametrize(
     "fields",
     [
-        {"shape": [1 << 20, 1 << 20], "chunks": [1 << 20, 1 << 20]},
-        {"chunks": [1 << 30, 5]},
+        {"chunks": [1 << 10, 5]},
         {"dtype": "<i8"},
         {"compressor": None},
         {"compressor": {"id": "gzip"}},
@@ -476,11 +477,9 @@ def test_the_whole_process_stays_small_before_a_hostile_array(files: Path) -> No
         "from ckpt._store import open_store\n"
         "from ckpt.formats._entry import Folder\n"
         "from ckpt.formats._orbax import find_orbax\n"
-        "from layouts import Box\n"
         "store = open_store(sys.argv[1])\n"
-        "found = find_orbax(Folder(store, tuple(store.list(''))))\n"
         "try:\n"
-        "    found.tree['ids'].data.read(Box((0, 0), (1, 5)))\n"
+        "    find_orbax(Folder(store, tuple(store.list(''))))\n"
         "except Damaged:\n"
         "    print(Path('/proc/self/status').read_text())\n"
     )
