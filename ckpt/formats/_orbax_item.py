@@ -23,7 +23,6 @@ from ._zarr_meta import DOCUMENT_BYTES, parse_zarr
 from ._zarr_read import Source, make_lazy
 
 _DATABASE = re.compile(r"(ocdbt\.process_[^/]*)/manifest\.ocdbt")
-_STORED = re.compile(r"d/|ocdbt\.process_|manifest\.|d$")
 _PROCESSES = 8
 """Files of array metadata that are read: each process writes the same of them."""
 
@@ -164,11 +163,7 @@ def _open_values(store: Store, names: Sequence[str], ocdbt: bool | None) -> Valu
             f"Expected a database, found none - at {store.url}/manifest.ocdbt. Restore "
             "another step."
         )
-    if not store.is_remote:
-        for name in filter(_STORED.match, names):
-            # TensorStore would follow a link: the store refuses it.
-            store.size(name)
-    return open_databases(store, [""] if merged else folders)
+    return open_databases(store, [""] if merged else folders, names)
 
 
 def _open_arrays(

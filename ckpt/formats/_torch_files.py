@@ -154,7 +154,7 @@ def _open_index(folder: Folder, name: str) -> Catalogue | None:
 def _read_index(data: bytes, *, where: str) -> dict[str, str]:
     """Return the file name of each leaf; names of files are plain."""
     try:
-        index = json.loads(data)
+        index = json.loads(data.decode())
         shards = cast(dict[str, Any], index["weight_map"])
         plain = all(
             type(shard) is str and "/" not in check_name(shard)
