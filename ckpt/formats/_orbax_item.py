@@ -26,6 +26,7 @@ _DATABASE = re.compile(r"(ocdbt\.process_[^/]*)/manifest\.ocdbt")
 _PROCESSES = 8
 """Files of array metadata that are read: each process writes the same of them."""
 
+_ARRAYS = ("array", "numpy", "scalar")
 _PYTHON = {"int64": int, "float64": float, "bool": bool, "complex128": complex}
 _WIDE = {"int64", "float64", "complex128"}
 
@@ -100,7 +101,7 @@ def read_item(part: Part) -> Item:
     values = _open_values(store, names, header.ocdbt)
     old = read_aggregate(store, prefix=part.prefix) if "checkpoint" in names else []
     entries = header.entries or old or list_entries(values, names)
-    arrays = {e.keys: e for e in entries if e.kind in ("array", "scalar")}
+    arrays = {e.keys: e for e in entries if e.kind in _ARRAYS}
     opened = _open_arrays(values, list(arrays.values()), header, store, old)
     placements, note = read_placements(store) if "_sharding" in names else ({}, None)
     listed = [name for name in names if name.startswith("array_metadatas/process_")]
@@ -225,6 +226,8 @@ def _finish(
         tensor = replace(tensor, placement=replace(placement, spec=spec))
     if (impl := impls.get(entry.name)) and tensor.dtype == "uint32":
         return replace(tensor, kind="key", impl=impl)
+    if entry.kind == "numpy":
+        return replace(tensor, kind="numpy", placement=None)
     if tensor.shape or not isinstance(tensor.data, Lazy):
         return tensor
     if entry.kind == "scalar" or (not header.tells_scalars and tensor.dtype in _WIDE):

@@ -14,9 +14,13 @@ from typing import Any, Literal, TypeAlias, cast
 from ._orbax_json import MAX_DEPTH, as_object, parse, untrusted
 
 Key: TypeAlias = "str | int"
-Kind: TypeAlias = Literal["value", "text", "array", "scalar", "unsaved"]
+Kind: TypeAlias = Literal["value", "text", "array", "numpy", "scalar", "unsaved"]
 
-_KINDS: dict[str, Kind] = {"string": "text", "scalar": "scalar"}
+_KINDS: dict[str, Kind] = {
+    "string": "text",
+    "scalar": "scalar",
+    "np.ndarray": "numpy",
+}
 _EMPTY: dict[str, Callable[[], Any]] = {
     "None": lambda: None,
     "Dict": dict,
