@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Any
+
+import numpy as np
+
+import layouts
 
 from .._errors import Damaged, LimitExceeded, NotFound, Untrusted
 from .._store import Reader, Store
@@ -65,11 +70,13 @@ def find_dcp(folder: Folder) -> Catalogue | None:
         leaves[name] = _tensor(store, saved, name, tensor, where)
     for name, value in _read_values(store, saved, notes):
         leaves[name] = value
-    unread = [n for n in names if n.endswith(".distcp") and prefix + n not in objects]
-    if unread:
+    other = [prefix + n for n in names if _DATA.fullmatch(n)]
+    unread = sorted(set(other) - set(objects))
+    # A rank that had nothing to save leaves an empty file.
+    if any(run_all(store.size, unread, parallel=store.parallel)):
         notes.append(f"{len(unread)} .distcp files that the metadata do not name")
     return Catalogue(
-        "PyTorch DCP",
+        "dcp",
         build_tree(leaves, saved.paths, where=where),
         (*(prefix + name for name in metadata), *objects),
         step=step,
@@ -115,7 +122,7 @@ def _tensor(
     """Return a tensor whose boxes cover it exactly, each found when it is read."""
     boxes = list(tensor.boxes)
     if not tiles(tensor.shape, boxes):
-        kind = Untrusted if _excess(tensor) > 0 else Damaged
+        kind = Damaged if _lacks_items(tensor) else Untrusted
         raise kind(
             f"Expected boxes that cover {tensor.dtype}{list(tensor.shape)} exactly, "
             f"found {len(boxes):,} that overlap or leave holes - at "
@@ -127,6 +134,9 @@ def _tensor(
         blob = saved.items[name, box.start]
         find = partial(find_box, store, blob, dtype=tensor.dtype, shape=box.shape)
         blocks.append(Block(box, blob, find=find))
+    if not blocks:
+        empty = np.zeros(tensor.shape, layouts.dtype_of(tensor.dtype))
+        return Tensor(tensor.dtype, tensor.shape, empty)
     return Tensor(tensor.dtype, tensor.shape, tuple(blocks))
 
 
@@ -146,11 +156,9 @@ def _check_archives(store: Store, blobs: Iterable[Blob]) -> None:
         check_torch(store, blob)
 
 
-def _excess(tensor: SavedTensor) -> int:
-    whole = 1
-    for size in tensor.shape:
-        whole *= size
-    return sum(box.size for box in tensor.boxes) - whole
+def _lacks_items(tensor: SavedTensor) -> bool:
+    """Tell whether the boxes hold too few items, so that one may be missing."""
+    return sum(box.size for box in tensor.boxes) < math.prod(tensor.shape)
 
 
 def _read_values(

@@ -102,8 +102,9 @@ def _add_entry(saved: Saved, name: str, entry: Any) -> None:
         return
     state = _state(entry, "TensorStorageMetadata")
     dtype, shape = _dtype(state.get("properties")), _sizes(state.get("size"))
-    if math.prod(n or 1 for n in shape) >= 2**62:
-        raise LimitExceeded(f"Expected less than 2**62 items, found {shape}")
+    itemsize = layouts.stored_dtype(dtype).itemsize
+    if math.prod(n or 1 for n in shape) * itemsize >= 2**62:
+        raise LimitExceeded(f"Expected less than 2**62 bytes, found {dtype}{shape}")
     tensor = saved.tensors.setdefault(name, SavedTensor(dtype, shape))
     if (tensor.dtype, tensor.shape) != (dtype, shape) or name in saved.values:
         raise Untrusted(

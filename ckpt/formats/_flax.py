@@ -37,7 +37,7 @@ def find_flax(folder: Folder) -> Catalogue | None:
         if not named and not _looks_right(skim):
             return None
         tree = read_flax(skim, name=name)
-    return Catalogue("flax msgpack", tree, (name,), step=step)
+    return Catalogue("flax", tree, (name,), step=step)
 
 
 def read_flax(skim: Skim, *, name: str, start: int = 0) -> Any:
