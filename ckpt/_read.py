@@ -53,13 +53,14 @@ def empty_aligned(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
     size = math.prod(shape) * dtype.itemsize
     try:
         raw = np.empty(size + 64, np.uint8)
+        offset = -raw.ctypes.data % 64
+        # Numpy refuses some shapes that hold nothing: their other sizes overflow.
+        return raw[offset : offset + size].view(dtype).reshape(shape)
     except (MemoryError, ValueError):
         raise LimitExceeded(
             f"expected memory for {size:,} bytes, of an array of shape {shape}, found "
             "none: select= less, or restore onto more processes"
         ) from None
-    offset = -raw.ctypes.data % 64
-    return raw[offset : offset + size].view(dtype).reshape(shape)
 
 
 def fill_buffers(

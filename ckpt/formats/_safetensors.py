@@ -68,8 +68,8 @@ def _find_file(folder: Folder) -> Catalogue | None:
         header = read_header(folder.store, name)
         if SHARDING not in header.metadata:
             return _catalogue([header])
-        others = [n for n in folder.names if n.endswith(_SUFFIX) and n != name]
-        if others:
+        beside = [n for n in folder.store.list("") if "/" not in n]
+        if any(n.endswith(_SUFFIX) and n != name for n in beside):
             raise Unsupported(
                 "expected a file of whole tensors, found one of several with parts of "
                 f"them - in {header.where}: open its folder instead"
@@ -89,7 +89,8 @@ def _open_index(
     weights, metadata = read_index(folder.store, index)
     wanted = list(dict.fromkeys(weights.values()))
     # Told before any file is read: they may be large in number.
-    if missing := [n for n in wanted if n not in files]:
+    there = folder.store.has if folder.file else files.__contains__
+    if missing := [n for n in wanted if not there(n)]:
         raise Damaged(
             f"expected {len(wanted)} files, found {len(missing)} missing: "
             f"{_list(missing)} - in {where}: complete the download"

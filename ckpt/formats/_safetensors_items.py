@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
@@ -58,12 +59,15 @@ Read = Callable[[Sequence[tuple[Item, Box]]], list[Array]]
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """The arrays to write, the names that are tied to one, and how to read boxes."""
+    """The arrays to write, the names that are tied to one, and how to read boxes.
+
+    `is_at_hand` where reading them costs next to nothing: they are whole on the host.
+    """
 
     items: tuple[Item, ...]
     ties: dict[str, str]
     read: Read
-    where: str
+    is_at_hand: bool
 
 
 def take_content(
@@ -79,12 +83,12 @@ def take_content(
     opened = _open(tree_or_path, step, options)
     if opened is None:
         leaves, structure = flatten_tree(tree_or_path)
-        make: Callable[[str], Item] = lambda path: _describe(path, leaves[path])  # noqa: E731
+        make = partial(_describe, leaves)
         read, where = _read_tree, "the tree"
     else:
-        structure, found = opened.manifest.structure, opened
+        structure = opened.manifest.structure
         numbers = {leaf.path: n for n, leaf in enumerate(opened.manifest.leaves)}
-        make = lambda path: _describe_stored(found, numbers[path])  # noqa: E731
+        make = partial(_describe_stored, opened, numbers)
         read, where = _reader(opened, max_host_bytes), opened.store.url
     groups = _choose(structure, select)
     names = pytree.rename_paths([p for g in groups.values() for p in g], rename or {})
@@ -116,7 +120,7 @@ def take_content(
             f"they cannot - in {where}: leave them out (select=) or convert them\n  "
             + "\n  ".join(lines)
         )
-    return Content(tuple(items), ties, read, where)
+    return Content(tuple(items), ties, read, all(map(_is_at_hand, items)))
 
 
 def name_of_path(path: str) -> str:
@@ -164,7 +168,8 @@ def _refuse_name(name: str, seen: Mapping[str, str]) -> str:
     return ""
 
 
-def _describe(path: str, value: Any) -> Item:
+def _describe(leaves: Mapping[str, Any], path: str) -> Item:
+    value = leaves[path]
     if type(value) in (bool, int, float, complex, str, bytes):
         return _number(path, value)
     source = describe_leaf(path, value, None)
@@ -177,7 +182,8 @@ def _describe(path: str, value: Any) -> Item:
     return _make_item(source.leaf, source, None)
 
 
-def _describe_stored(opened: Opened, number: int) -> Item:
+def _describe_stored(opened: Opened, numbers: Mapping[str, int], path: str) -> Item:
+    number = numbers[path]
     leaf = opened.manifest.leaves[number]
     if leaf.store is None:
         return _number(leaf.path, decode_leaf_value(leaf))
@@ -217,6 +223,13 @@ def _make_item(leaf: Leaf, source: Source | int, rows: Shape | None) -> Item:
 
 def _read_tree(wanted: Sequence[tuple[Item, Box]]) -> list[Array]:
     return [_read_source(item.source, box) for item, box in wanted]
+
+
+def _is_at_hand(item: Item) -> bool:
+    source = item.source
+    if not isinstance(source, Source):
+        return not isinstance(source, int)
+    return isinstance(source.array, np.ndarray) and source.array.flags.c_contiguous
 
 
 def _read_source(source: Source | int | Array, box: Box) -> Array:

@@ -39,6 +39,9 @@ from ._safetensors_plan import (
 )
 
 _PIECE_BYTES = 32 << 20
+_MEMORY_BATCH_BYTES = 1 << 20
+"""What stores that need not wait for a disk like to be given at once."""
+
 _LEAST_BYTES = 16 << 20
 """What a worker gets of a budget: small pieces read the chunks they lie in again."""
 
@@ -211,6 +214,11 @@ def _write_files(
         piece = min(piece, max_host_bytes // (3 * workers))
     count = count_up(progress, sum(file.size for file in files))
     parallel = min(workers, len(files))
+    within = workers // parallel
+    # A file takes one write at a time: more help only while an array is read or a
+    # disk is waited for.
+    if content.is_at_hand and store.batch_bytes <= _MEMORY_BATCH_BYTES:
+        within = 1
 
     def write(file: File) -> None:
         over = file.name == SINGLE
@@ -226,7 +234,7 @@ def _write_files(
 
             out.write_at(0, [file.header])
             count(len(file.header))
-            run_all(work, list(_batch(file, piece)), parallel=workers // parallel)
+            run_all(work, list(_batch(file, piece)), parallel=within)
             out.close()
 
     run_all(write, files, parallel=parallel)

@@ -56,6 +56,13 @@ def test_an_odd_file_is_judged_as_by_safetensors_or_more_strictly(name: str) -> 
     assert ours == {n: (shape, DTYPES[dtype]) for n, (shape, dtype) in theirs.items()}
 
 
+def test_a_shape_that_no_array_has_is_refused_when_it_is_read() -> None:
+    path = EDGE / "shape_overflow_zero.safetensors"
+    assert ckpt.open(path)["a"].shape == (0, 1 << 32, 1 << 32, 2)
+    with pytest.raises(ckpt.LimitExceeded, match="expected memory for 0 bytes"):
+        ckpt.restore(path)
+
+
 def test_nothing_is_stricter_without_a_file_that_shows_it() -> None:
     assert set(STRICTER) <= set(FILES)
 
