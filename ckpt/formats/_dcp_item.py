@@ -56,7 +56,7 @@ def _find_box(
     where = f"{store.url}/{blob.name}"
     data = None
     if blob.codec is not None or blob.length <= SMALL:
-        data = read_item(blob, reader, limit=_plain_size(dtype, shape) + _AROUND)
+        data = _read_item(blob, reader, limit=_plain_size(dtype, shape) + _AROUND)
         tensor = _look_in(data, blob) or read_torch_bytes(data, blob, where=where)
     else:
         buffer = bytearray(min(_HEAD, blob.length))
@@ -76,7 +76,7 @@ def _find_box(
     return block if data is None else _view(data, block, dtype)
 
 
-def read_item(blob: Blob, reader: Reader, *, limit: int) -> bytes:
+def _read_item(blob: Blob, reader: Reader, *, limit: int) -> bytes:
     """Return the bytes of an item, decoded."""
     buffer = bytearray(blob.length)
     reader.read_into(blob.offset, buffer)

@@ -6,18 +6,25 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Any
 
-from .._errors import LimitExceeded
-from .._store import Reader, Store
+from .._errors import CkptError, LimitExceeded
+from .._store import Store
 from .._write import run_all
-from ._dcp_item import read_item
 from ._dcp_metadata import Saved
 from ._entry import Blob
 from ._plain import show_place
 from ._torch import read_torch_bytes
+from ._zstd import decode_zstd
 
 _VALUE_BYTES = 256 * 1024 * 1024
 _TOGETHER = 4 * 1024 * 1024
 """Values that lie side by side are read together, up to so many bytes."""
+
+_GUESS = 1261
+"""The size of an archive of a number."""
+
+_LEAST = 16 * 1024 * 1024
+_RATIO = 256
+"""A compressed value may become so many times larger, and `_LEAST` in any case."""
 
 _INERT = (
     "__main__",
@@ -72,6 +79,12 @@ def _decode(store: Store, name: str, blob: Blob, data: bytes, notes: list[str]) 
         place = show_place((name, path) if path else (name,))
         notes.append(f"`{place}` is left out: {kind}")
 
+    if blob.codec is not None:
+        try:
+            limit = min(_VALUE_BYTES, max(_LEAST, _RATIO * blob.length))
+            data = decode_zstd(data, limit=limit, guess=_GUESS)
+        except CkptError as error:
+            raise type(error)(f"{error} That is {where}.") from None
     return read_torch_bytes(data, blob, where=where, inert=_INERT, unknown=take_note)
 
 
@@ -91,23 +104,10 @@ def _together(blobs: Iterable[Blob]) -> Iterator[list[Blob]]:
         yield group
 
 
-class _Held:
-    """Bytes of an object from `first` on, read before: a Reader of them."""
-
-    def __init__(self, data: bytes, first: int) -> None:
-        self._data = memoryview(data)
-        self._first = first
-
-    def read_into(self, offset: int, buffer: bytearray) -> None:
-        at = offset - self._first
-        buffer[:] = self._data[at : at + len(buffer)]
-
-
 def _read_group(store: Store, group: list[Blob]) -> dict[Blob, bytes]:
     first = group[0].offset
     buffer = bytearray(group[-1].offset + group[-1].length - first)
     with store.open(group[0].name) as reader:
         reader.read_into(first, buffer)
-    held: Any = _Held(bytes(buffer), first)
-    reader_of_held: Reader = held
-    return {b: read_item(b, reader_of_held, limit=_VALUE_BYTES) for b in group}
+    data = bytes(buffer)
+    return {b: data[b.offset - first : b.offset - first + b.length] for b in group}

@@ -225,6 +225,16 @@ def test_a_compressed_item_cannot_claim_what_no_stream_holds(tmp_path: Path) -> 
         materialise(open_store(tmp_path), tensor)
 
 
+def test_a_compressed_value_that_explodes_is_refused(tmp_path: Path) -> None:
+    block = (131_072 << 3 | 2).to_bytes(3, "little") + b"x"
+    bomb = b"\x28\xb5\x2f\xfd\x00\x58" + block * 2000 + b"\1\0\0"
+    (tmp_path / "__1_0.distcp").write_bytes(bomb)
+    more = {"transform_descriptors": ["stream.zstd/1"]}
+    place = dcp.place("__1_0.distcp", 0, len(bomb), **more)
+    with pytest.raises(LimitExceeded, match="`x` of"):
+        save(tmp_path, {"x": dcp.plain()}, [(dcp.index("x", None), place)])
+
+
 @pytest.mark.parametrize("cut", [0, 1, 100, 3000, 8000])
 def test_metadata_that_are_cut_short_are_refused(cut: int, tmp_path: Path) -> None:
     data = (PEERS / "dcp_single" / ".metadata").read_bytes()
