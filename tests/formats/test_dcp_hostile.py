@@ -31,6 +31,7 @@ def save(
 ) -> Catalogue:
     """Write metadata beside one good item, and look for the checkpoint."""
     (folder / "__0_0.distcp").write_bytes(ITEM)
+    (folder / "__2_0.distcp").write_bytes(ITEM)
     (folder / ".metadata").write_bytes(dcp.metadata(entries, items, paths))
     found = find_dcp(look_in(folder))
     assert found is not None
@@ -167,9 +168,31 @@ def test_paths_that_contradict_each_other_are_refused(
     first: Any, second: Any, tmp_path: Path
 ) -> None:
     entries = {name: entry()["w"] for name in ("v", "w")}
-    items = [(dcp.index(name, (0, 0)), PLACE) for name in ("v", "w")]
+    other = dcp.place("__2_0.distcp", 0, len(ITEM))
+    items = [(dcp.index("v", (0, 0)), other), (INDEX, PLACE)]
     with pytest.raises(Untrusted, match="each path once"):
         save(tmp_path, entries, items, {"v": first, "w": second})
+
+
+def test_items_that_share_bytes_are_refused(tmp_path: Path) -> None:
+    entries = {name: dcp.plain() for name in ("v", "w")}
+    for offset in (0, 10):
+        place = dcp.place("__0_0.distcp", offset, len(ITEM) - offset)
+        items = [(dcp.index("v", None), PLACE), (dcp.index("w", None), place)]
+        with pytest.raises(Untrusted, match="apart, found those of `v` and `w`"):
+            save(tmp_path, entries, items)
+
+
+def test_boxes_that_many_tensors_share_are_refused(tmp_path: Path) -> None:
+    # What a memo makes of few bytes: each tensor has the same long list of boxes.
+    entries = entry(chunks=[CHUNK] * 200)
+    first = dcp.spell(entries["w"].state["chunks"])
+    data = dcp.metadata({f"{n}": entries["w"] for n in range(40)}, [])
+    at = data.index(first) + len(first)
+    data = data[:at] + b"q\0" + data[at:].replace(first, b"h\0")
+    (tmp_path / ".metadata").write_bytes(data)
+    with pytest.raises(Untrusted, match="shared ones"):
+        find_dcp(look_in(tmp_path))
 
 
 def test_extensions_and_layouts_that_are_unknown_are_named(tmp_path: Path) -> None:
