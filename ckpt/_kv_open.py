@@ -15,11 +15,8 @@ from typing import Any
 
 import tensorstore as ts
 
-from ._errors import Unsupported
 from ._kv_store import KvStore
-from ._local_store import LocalStore
 from ._request import wait
-from ._store import Store, check_prefix
 from ._store_options import StoreOptions, s3_settings
 
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,220}[A-Za-z0-9]")
@@ -43,9 +40,8 @@ def open_kv_store(
     if scheme == "memory":
         spec: dict[str, Any] = {"driver": "memory"}
         spec |= {"path": _folder([bucket, *segments])}
-        context = _memory_context()
-        kv = wait(ts.KvStore.open(spec, context=context), where=url)
-        return KvStore(kv, url, 2, options.timeout, spec=spec, context=context)
+        kv = wait(ts.KvStore.open(spec, context=_memory_context()), where=url)
+        return KvStore(kv, url, parallel=2, timeout=options.timeout)
     for name, value in (("TIME_SECONDS", "30"), ("LIMIT_BYTES", "1")):
         os.environ.setdefault(f"TENSORSTORE_CURL_LOW_SPEED_{name}", value)
     limit = {"limit": options.concurrency}
@@ -56,23 +52,7 @@ def open_kv_store(
     if scheme == "s3":
         spec |= {"driver": "s3", **s3_settings(options)}
     kv = wait(ts.KvStore.open(spec, context=context), where=url)
-    parallel = options.concurrency
-    return KvStore(kv, url, parallel, options.timeout, spec=spec, context=context)
-
-
-def folder_spec(store: Store, folder: str) -> tuple[dict[str, Any], ts.Context | None]:
-    """Return how TensorStore reaches a folder of a store, and in which context.
-
-    Unlike the store it follows links: whoever uses it has looked for them.
-    """
-    check_prefix(folder)
-    below = "/".join(filter(None, (folder, "")))
-    if isinstance(store, LocalStore):
-        return {"driver": "file", "path": f"{store.url}/{below}"}, None
-    if not isinstance(store, KvStore):
-        raise Unsupported(f"Expected a store of this library, found {type(store)!r}.")
-    within = f"{store.within}/" if store.within else ""
-    return {**store.spec, "path": store.kv.path + within + below}, store.context
+    return KvStore(kv, url, parallel=options.concurrency, timeout=options.timeout)
 
 
 def _folder(segments: Sequence[str]) -> str:

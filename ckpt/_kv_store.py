@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Generator, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cache, partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import tensorstore as ts
 
@@ -47,8 +47,6 @@ class KvStore:
     parallel: int
     timeout: float
     within: str = ""
-    spec: dict[str, Any] = field(default_factory=dict[str, Any], compare=False)
-    context: ts.Context | None = field(default=None, compare=False)
 
     @property
     def url(self) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -23,11 +23,12 @@ def nest_by_path(numbers: Mapping[str, int]) -> pytree.Structure:
     root: dict[Any, Any] = {}
     for path, number in numbers.items():
         *above, last = pytree.parse_path(path) or ("",)
-        node: Any = root
+        node = root
         for key in above:
-            node = node.setdefault(key, {})
-            if not isinstance(node, dict):
+            below = node.setdefault(key, {})
+            if type(below) is not dict:
                 raise _clash(path)
+            node = cast("dict[Any, Any]", below)
         if node.setdefault(last, marks[number]) is not marks[number]:
             raise _clash(path)
     return pytree.flatten(root)[1]

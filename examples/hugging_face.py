@@ -33,7 +33,6 @@ BACK = {new: old for old, new in NAMES.items()}
 
 
 def transpose(tree: dict) -> dict:
-    """Turn weights into kernels, or back."""
     turn = {"kernel": jnp.transpose}
     return jax.tree.map_with_path(
         lambda path, leaf: turn.get(path[-1].key, jnp.asarray)(leaf), tree

@@ -69,6 +69,8 @@ def find_wanted(blocks: Sequence[Box], targets: Sequence[Box]) -> dict[int, list
     {0: [Box(start=(3,), shape=(1,))], 1: [Box(start=(0,), shape=(1,))]}
     """
     found: dict[int, list[Box]] = {}
+    if not blocks:
+        return found
     starts, stops = _edges(tuple(blocks))
     for target in targets:
         meets = np.ones(len(blocks), bool)
@@ -85,8 +87,7 @@ def find_wanted(blocks: Sequence[Box], targets: Sequence[Box]) -> dict[int, list
 
 @lru_cache(maxsize=64)
 def _edges(blocks: tuple[Box, ...]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    rank = len(blocks[0].shape) if blocks else 0
-    size = (len(blocks), rank)
+    size = (len(blocks), len(blocks[0].shape))
     starts = np.array([b.start for b in blocks], np.int64).reshape(size)
     return starts, starts + np.array([b.shape for b in blocks], np.int64).reshape(size)
 

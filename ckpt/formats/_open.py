@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
@@ -21,6 +20,7 @@ from .._foreign import Goals
 from .._source import describe_leaf
 from .._store import Store
 from .._store_options import GivenOptions
+from .._warn import warn_caller
 from ._detect import find_catalogue
 from ._entry import Array, Catalogue, Lazy, Tensor
 from ._fill import Want, fill_wants, is_in_c_order
@@ -108,10 +108,9 @@ def open_foreign(
         more = len(catalogue.notes) - _SHOWN
         shown = "\n  ".join(catalogue.notes[:_SHOWN])
         more_text = f"\n  (+{more} more)" if more > 0 else ""
-        warnings.warn(
+        warn_caller(
             f"not all in {store.url} was read as {catalogue.format}:\n  {shown}"
-            f"{more_text}",
-            stacklevel=2,
+            f"{more_text}"
         )
     return describe_catalogue(store, catalogue)
 

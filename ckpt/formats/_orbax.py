@@ -1,8 +1,9 @@
 """Orbax checkpoints: a run of steps, a step of items, or one item by itself.
 
 A step with one item is its tree, one with several is a dict of them by name; metrics
-are told beside. A step counts once Orbax has finished it: on a local disk it has its
-own name then, in an object store it has `commit_success.txt`.
+are told beside. A step counts once Orbax has finished it: then it has its own name and
+`commit_success.txt`, or tells the time of its commit. Of older ones the name has to do
+on a local disk, where Orbax renames them; in an object store they do not count.
 """
 
 from __future__ import annotations
@@ -69,7 +70,8 @@ def _read_run(folder: Folder, groups: dict[str, list[str]]) -> Catalogue:
     steps: dict[int, list[str]] = {}
     for name, inner in groups.items():
         number = _number(name)
-        if _UNFINISHED not in name and (not store.is_remote or MARK in inner):
+        told = MARK in inner or has_about(inner)
+        if _UNFINISHED not in name and (told or not store.is_remote):
             steps.setdefault(number, []).append(name)
     wanted = folder.step
     if wanted is None:

@@ -20,10 +20,9 @@ from ._orbax_side import read_impls, read_placements, read_strings
 from ._orbax_tree import Entry, Key, build_tree, parse_entries, restore_types
 from ._orbax_values import Files, Values, open_databases
 from ._zarr_meta import DOCUMENT_BYTES, parse_zarr
-from ._zarr_read import Source, make_lazy
+from ._zarr_read import Source, check_claim, make_lazy
 
 _DATABASE = re.compile(r"(ocdbt\.process_[^/]*)/manifest\.ocdbt")
-_STORED = re.compile(r"d/|ocdbt\.process_|manifest\.|d$")
 _PROCESSES = 8
 """Files of array metadata that are read: each process writes the same of them."""
 
@@ -158,17 +157,13 @@ def _open_values(store: Store, names: Sequence[str], ocdbt: bool | None) -> Valu
     merged = "manifest.ocdbt" in names
     folders = sorted(m[1] for name in names if (m := _DATABASE.fullmatch(name)))
     if ocdbt is False or (ocdbt is None and not merged and not folders):
-        return Files(store)
+        return Files(store, len(names))
     if not merged and not folders:
         raise Damaged(
             f"Expected a database, found none - at {store.url}/manifest.ocdbt. Restore "
             "another step."
         )
-    if not store.is_remote:
-        for name in filter(_STORED.match, names):
-            # TensorStore would follow a link: the store refuses it.
-            store.size(name)
-    return open_databases(store, [""] if merged else folders)
+    return open_databases(store, [""] if merged else folders, names)
 
 
 def _open_arrays(
@@ -197,8 +192,9 @@ def _open_arrays(
         where = f"`{name}`, in {values.where(at)}"
         if data is not None:
             array = parse_zarr(data, version=header.version, where=where)
-            lazy = make_lazy(Source(array, values, name, filled=header.filled))
-            opened[name] = Tensor(array.dtype, array.shape, lazy)
+            source = Source(array, values, name, filled=header.filled)
+            check_claim(source, count=values.count)
+            opened[name] = Tensor(array.dtype, array.shape, make_lazy(source))
         elif entry.keys in instead:
             opened[name] = instead[entry.keys]
         else:

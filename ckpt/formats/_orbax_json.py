@@ -37,7 +37,7 @@ def parse(data: bytes, *, where: str) -> Any:
             f"{where}. Save it in several items."
         )
     try:
-        value = json.loads(data)
+        value = json.loads(data.decode())
         if b"\\u" in data:
             json.dumps(value, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:

@@ -50,7 +50,7 @@ def read_aggregate(store: Store, *, prefix: str) -> list[Entry]:
 def list_entries(values: Values, names: Sequence[str]) -> list[Entry]:
     """Return the arrays that are there, by name, where nothing tells of a tree."""
     if isinstance(values, Databases):
-        names = values.list_names()
+        names = list(values.values)
     arrays = {
         name.removesuffix(document)
         for name in names

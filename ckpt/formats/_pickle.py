@@ -12,6 +12,8 @@ from ._record import Global as Global, Limits as Limits, Record as Record
 
 LIMITS = Limits()
 
+_ADVICE = ": do not trust this file, or save tensors and plain values in its place."
+
 _BATCH = 1024
 """How many operations are run between two looks at the limits."""
 
@@ -61,7 +63,8 @@ def decode_pickle(
     except StoreError:
         raise
     except CkptError as error:
-        raise type(error)(f"{error} - {_place(machine, where)}.") from None
+        advice = _ADVICE if isinstance(error, Untrusted) else "."
+        raise type(error)(f"{error} - {_place(machine, where)}{advice}") from None
     except (MemoryError, RecursionError) as error:
         raise LimitExceeded(
             f"Expected a pickle of reasonable size, found {type(error).__name__} - "

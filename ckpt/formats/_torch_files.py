@@ -16,7 +16,7 @@ from ._torch import is_torch, read_torch
 from ._torch_globals import TORCH
 
 _INDEX = ".bin.index.json"
-_ENDS = (".pt", ".pth", ".bin")
+_ENDS = (".pt", ".pth", ".bin", ".ckpt")
 _MAX_INDEX = 1 << 26
 _INERT = ("deepspeed",)
 
@@ -154,7 +154,7 @@ def _open_index(folder: Folder, name: str) -> Catalogue | None:
 def _read_index(data: bytes, *, where: str) -> dict[str, str]:
     """Return the file name of each leaf; names of files are plain."""
     try:
-        index = json.loads(data)
+        index = json.loads(data.decode())
         shards = cast(dict[str, Any], index["weight_map"])
         plain = all(
             type(shard) is str and "/" not in check_name(shard)

@@ -75,6 +75,12 @@ class ZarrArray:
         """The shape of the smallest part that can be read alone."""
         return self.shards.chunk if self.shards else self.chunk
 
+    @property
+    def cells(self) -> int:
+        """The number of chunks."""
+        pairs = zip(self.shape, self.chunk, strict=True)
+        return math.prod(-(-n // c) for n, c in pairs)
+
     def key(self, cell: Shape) -> str:
         """Return the name of a chunk's object, below the array's own."""
         if not cell:

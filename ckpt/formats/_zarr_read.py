@@ -18,6 +18,12 @@ from ._orbax_values import Values
 from ._zarr_decode import check_stored, decode, decoded_bytes
 from ._zarr_meta import ZarrArray, fill_of
 
+_LARGE = 64 << 20
+"""Smaller chunks are believed to be there until they are read."""
+
+_FILLED = 1 << 16
+"""How many chunks may be absent where absence is told to be a value."""
+
 _ABSENT = np.iinfo(np.uint64).max
 
 
@@ -32,6 +38,29 @@ class Source:
     values: Values
     name: str
     filled: bool
+
+
+def check_claim(source: Source, *, count: int) -> None:
+    """Refuse an array that is far larger than what is stored, `count` values in all.
+
+    It would be found when it is read too, but memory for it is taken before that.
+    """
+    array = source.array
+    most = _FILLED if source.filled and array.fill is not None else count
+    if array.cells > most:
+        raise Damaged(
+            f"Expected at most {most:,} chunks, as many as are there, found "
+            f"{array.cells:,} - at `{source.name}`, in "
+            f"{source.values.where(source.name)}. Restore another step."
+        )
+    size = decoded_bytes(array.codecs, array.piece, array.dtype)
+    if size < _LARGE or not source.values.is_near:
+        return
+    name = f"{source.name}/{array.key((0,) * len(array.shape))}"
+    stored = source.values.size(name)
+    if stored is not None and array.shards is None:
+        with _blaming(source, name):
+            check_stored(array.codecs, array.chunk, array.dtype, stored=stored)
 
 
 def make_lazy(source: Source) -> Lazy:

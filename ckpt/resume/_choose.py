@@ -22,10 +22,10 @@ from .._restore import restore
 from .._store import Store
 from .._store_options import GivenOptions
 from .._together import spans_processes
+from .._warn import warn_caller
 from ._rng import pack_rngs, set_global_rngs, unpack_rngs
 from ._stream import Stream
 from ._tree import STATE, Saved, read_saved
-from ._warn import warn_caller
 
 T = TypeVar("T")
 

@@ -21,7 +21,7 @@ from typing import Any
 
 from jax._src import distributed
 
-from ._warn import warn_from_thread
+from .._warn import warn_from_thread
 
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
 """What preempts: SIGTERM of clouds and Kubernetes, SIGUSR1 of Slurm's --signal."""

@@ -18,6 +18,7 @@ from .._job import BARRIER_SECONDS
 from .._prune import Keep
 from .._store_options import GivenOptions
 from .._target import Specs
+from .._warn import warn_caller
 from ._auto import Auto
 from ._choose import Place, go_on, load_newest
 from ._events import EventLog
@@ -29,7 +30,6 @@ from ._stream import Stream, open_stream
 from ._sync import SyncPoints
 from ._told import check_config, compare_told, tell
 from ._tree import Saved, in_state, is_function, lay_out, make_like, make_tree
-from ._warn import warn_caller
 
 REQUEUE = 85
 """The exit code that says: saved, start me again."""

@@ -19,10 +19,10 @@ from .._errors import CkptError, NotFound
 from .._pending import wait_until_idle
 from .._prune import Keep, prune_run
 from .._save import save, save_async
+from .._warn import warn_caller
 from ._auto import Auto
 from ._choose import Place
 from ._events import EventLog
-from ._warn import warn_caller
 
 _log = logging.getLogger("ckpt")
 

@@ -28,7 +28,7 @@ import jax
 from jax._src import distributed
 
 from .._service import RpcError, SilentError, call as call_service, polls
-from ._warn import warn_from_thread
+from .._warn import warn_from_thread
 
 _LISTEN_SECONDS = 0.2
 _LISTENERS_A_SECOND = 4000

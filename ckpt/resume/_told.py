@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from .._errors import DataMismatch
+from .._warn import warn_caller
 from ._fingerprint import compare_fingerprints
 from ._settings import compare_values, describe_settings
 from ._stream import Stream
 from ._tree import Saved, describe_mesh
-from ._warn import warn_caller
 
 _log = logging.getLogger("ckpt")
 

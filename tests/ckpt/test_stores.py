@@ -59,6 +59,42 @@ def test_objects_are_written_once(case: Case) -> None:
     assert case.get("a/0") == b"first"
 
 
+def test_an_object_takes_the_place_of_another_whole_and_last(case: Case) -> None:
+    case.put("a/0", b"first")
+    with case.store.write("a/0", size=6, over=True) as writer:
+        writer.write([b"sec"])
+        assert case.get("a/0") == b"first"
+        writer.write([b"ond"])
+    assert case.get("a/0") == b"second"
+    with pytest.raises(KeyError), case.store.write("a/0", size=1, over=True) as writer:  # noqa: PT012
+        writer.write([b"x"])
+        raise KeyError
+    with pytest.raises(ValueError, match="Expected 9 bytes to be written, found 1"):  # noqa: SIM117
+        with case.store.write("a/0", size=9, over=True) as writer:
+            writer.write([b"x"])
+    assert case.get("a/0") == b"second"
+    with case.store.write("a/1", size=None, over=True) as writer:
+        writer.write([b"new"])
+    assert case.store.list("") == ["a/0", "a/1"]
+
+
+def test_pieces_are_written_where_they_belong_from_any_thread(case: Case) -> None:
+    expected = bytes(n % 251 for n in range(5000))
+    with case.store.write("a/0", size=5000) as writer:
+        run_all(
+            lambda at: writer.write_at(
+                at, [expected[at : at + 60], expected[at + 60 :][:40]]
+            ),
+            reversed(range(0, 5000, 100)),
+        )
+    assert case.get("a/0") == expected
+    writer = case.store.write("a/1", size=4)
+    writer.write_at(2, [b"x"])
+    with pytest.raises(ValueError, match="Expected 4 bytes to be written"):
+        writer.close()
+    assert case.store.list("") == ["a/0"]
+
+
 @pytest.mark.parametrize("hint", [None, 0, 5, 8, 10, 11, 400])
 def test_the_size_is_true_whatever_is_expected(case: Case, hint: int | None) -> None:
     case.put("a/0", b"0123456789")

@@ -1,16 +1,15 @@
 """safetensors files as bytes, made by rules of their own."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 NAMES = {"float32": "F32", "int32": "I32", "uint8": "U8", "float64": "F64"}
 
 
 def make_file(
-    tensors: dict[str, np.ndarray], metadata: dict[str, str] | None = None
+    tensors: Mapping[str, Any], metadata: dict[str, str] | None = None
 ) -> bytes:
     """Return a file of tensors, in the order of the dict."""
     header: dict[str, Any] = {}

@@ -17,7 +17,7 @@ PEERS = Path(__file__).parents[1] / "data" / "peers"
 
 def folder_of(path: Any, file: str = "") -> Folder:
     store = open_store(path)
-    return Folder(store, tuple(store.list("")), file=file)
+    return Folder(store, (file,) if file else tuple(store.list("")), file=file)
 
 
 def expected_of(name: str) -> dict[str, Any]:

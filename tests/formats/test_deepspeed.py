@@ -234,7 +234,7 @@ def test_a_parameter_that_a_universal_checkpoint_lacks_is_damage(copy: Any) -> N
 def test_other_folders_are_of_another_format(tmp_path: Path) -> None:
     (tmp_path / "model.pt").write_bytes(b"x")
     assert find(tmp_path) is None
-    assert find(PEERS / "torch_save") is None
+    assert find(PEERS / "torch_zip") is None
 
 
 def test_two_files_of_one_rank_are_refused(copy: Any) -> None:

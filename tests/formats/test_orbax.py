@@ -20,6 +20,7 @@ from ckpt._store import open_store
 from ckpt.formats._entry import Catalogue, Lazy, Tensor
 from ckpt.formats._orbax import find_orbax
 from layouts import Box, MeshLayout, Placement, whole
+from tests._harness.servers import BUCKET, Cloud, Kind
 
 from ._gather import PEERS, expected_tensors, look_in
 
@@ -299,7 +300,7 @@ def test_texts_and_typed_keys_of_the_second_interface(tmp_path: Path) -> None:
     from orbax.checkpoint import v1
 
     state = {"s": "hello", "key": jax.random.key(1), "st": {"x": jnp.arange(3)}}
-    v1.save(tmp_path / "saved", state)
+    v1.save(str(tmp_path / "saved"), state)
     found = read(tmp_path / "saved").tree
     assert (found["s"], found["key"].impl) == ("hello", "threefry2x32")
     np.testing.assert_array_equal(value_of(found["st"]["x"]), np.arange(3))
@@ -322,3 +323,28 @@ def test_a_checkpoint_in_memory_is_read_like_one_on_disk() -> None:
     found = read("memory://orbax-v1").tree["ids"]
     expected = value_of(read(PEERS / "ox_v1").tree["ids"])
     np.testing.assert_array_equal(value_of(found), expected)
+
+
+@pytest.mark.parametrize("kind", ["s3", "gs"])
+def test_a_run_is_read_from_an_object_store(
+    kind: Kind, clouds: dict[Kind, Cloud]
+) -> None:
+    cloud = clouds[kind]
+    run = PEERS / "ox_v0_manager"
+    cloud.make_bucket()
+    for path in filter(Path.is_file, run.rglob("*")):
+        name = str(path.relative_to(run))
+        cloud.put(f"orbax/{name}", path.read_bytes())
+        # In object stores a step has its own name before it is finished.
+        if name.startswith("2/state/"):
+            cloud.put(f"orbax/3/{name[2:]}", path.read_bytes())
+            cloud.put(f"orbax/4/{name[2:]}", path.read_bytes())
+    cloud.put("orbax/4/_CHECKPOINT_METADATA", b'{"commit_timestamp_nsecs": null}')
+    found = read(f"{kind}://{BUCKET}/orbax")
+    assert (found.step, len(found.notes)) == (2, 2)
+    emb = value_of(found.tree["state"]["params"]["emb"])
+    expected = value_of(read(run).tree["state"]["params"]["emb"])
+    assert emb.tobytes() == expected.tobytes()
+    for step in (3, 4):
+        with pytest.raises(Damaged, match="never finished"):
+            read(f"{kind}://{BUCKET}/orbax", step=step)

@@ -446,3 +446,30 @@ def test_a_set_in_an_object_store_is_found_by_its_headers_alone() -> None:
     found = find_safetensors(folder)
     assert found is not None
     np.testing.assert_array_equal(materialise(folder, found.tree["a"]), A)
+
+
+def test_the_path_of_a_file_or_an_index_opens_what_it_names(tmp_path: Path) -> None:
+    weights = {"b": "two.safetensors", "a": "one.safetensors"}
+    files = {
+        "one.safetensors": make_file({"a": A}),
+        "two.safetensors": make_file({"b": B}),
+    }
+    path = put_set(tmp_path, files, {"weight_map": weights})
+    index = path / "model.safetensors.index.json"
+    assert list(ckpt.open(index)) == ["b", "a"]
+    assert list(ckpt.open(path / "one.safetensors")) == ["a"]
+    np.testing.assert_array_equal(ckpt.restore(index)["b"], B)
+    (path / "one.safetensors").unlink()
+    with pytest.raises(ckpt.Damaged, match=r"found 1 missing: one\.safetensors"):
+        ckpt.open(index)
+
+
+def test_what_was_passed_over_is_a_warning(tmp_path: Path) -> None:
+    files = {
+        "one.safetensors": make_file({"a": A}),
+        "model.safetensors": make_file({"a": A + 1}),
+    }
+    path = put_set(tmp_path, files)
+    with pytest.warns(UserWarning, match=r"one\.safetensors have the same names"):
+        found = ckpt.restore(path)
+    np.testing.assert_array_equal(found["a"], A + 1)

@@ -22,8 +22,10 @@ from ckpt.formats._safetensors import find_safetensors
 from ckpt.formats._safetensors_header import DTYPES
 from layouts import dtype_of
 from tests._harness.forkserver import Fault, ForkServer, Job, sweep
+from tests._harness.servers import Cloud, Kind
 from tests.formats._exports import LARGE, export, tree_of
-from tests.formats._read_files import folder_of, materialise
+from tests.formats._read_files import PEERS, folder_of, materialise
+from tests.stores._places import cloud_place
 
 INDEX = "model.safetensors.index.json"
 
@@ -91,7 +93,7 @@ def check_equal(found: dict[str, Any], expected: dict[str, Any]) -> None:
         assert found[name].tobytes() == values.tobytes(), name
 
 
-def make_tree(mesh: Any) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+def make_tree(mesh: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return a tree of every kind of array, and what its names and values are."""
     w = np.arange(16 * 24, dtype=np.float32).reshape(16, 24)
     whole = {
@@ -100,7 +102,7 @@ def make_tree(mesh: Any) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         "columns": lay(mesh, w + 2, None, "model"),
         "copies": lay(mesh, w + 3),
     }
-    tree = {
+    tree: dict[str, Any] = {
         "jax": whole,
         "layers": [
             {"fortran": np.asfortranarray(w), "gaps": w[::2, ::3]},
@@ -115,7 +117,9 @@ def make_tree(mesh: Any) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         "yes": np.True_,
         "large": (1 << 64) - 1,
     }
-    expected = {f"jax.{name}": np.asarray(x) for name, x in whole.items()} | {
+    expected: dict[str, Any] = {
+        f"jax.{name}": np.asarray(x) for name, x in whole.items()
+    } | {
         "layers.0.fortran": w,
         "layers.0.gaps": np.ascontiguousarray(w[::2, ::3]),
         "layers.1.big": np.arange(3, dtype="<i4"),
@@ -369,8 +373,13 @@ def test_files_of_the_old_set_are_removed_by_any_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("most", [LARGE, 300])
-def test_a_set_in_an_object_store_is_written_and_replaced(most: int) -> None:
+@pytest.mark.parametrize("kind", ["memory", "s3", "gs"])
+def test_a_set_in_an_object_store_is_written_and_replaced(
+    clouds: dict[Kind, Cloud], kind: Any, most: int
+) -> None:
     url = f"memory://safetensors-write-{most}"
+    if kind != "memory":
+        url = cloud_place(clouds[kind]).url
     for seed in (1, 2):
         ckpt.save_safetensors(tree_of(seed), url, max_shard_bytes=most, overwrite=True)
         folder = folder_of(url)
@@ -390,15 +399,17 @@ def server() -> Iterator[ForkServer]:
 def strike(
     server: ForkServer, root: Path, target: str, old: bool | None, new: bool
 ) -> list[str]:
-    """Kill an export at each call; return what both readers find that is no set."""
+    """Kill an export at its calls; return what a reader finds that is no set."""
     wrong: list[str] = []
+    # Every other one will do where there are many.
+    step = 1 + new
 
     def make_job(number: int) -> Job:
         out = root / str(number)
         out.mkdir(parents=True)
         if old is not None:
             export(str(out), 1, old)
-        return Job(target, [str(out), 2, new], Fault(str(out), number, "kill"))
+        return Job(target, [str(out), 2, new], Fault(str(out), step * number, "kill"))
 
     count = 0
     for number, _, outcome in sweep(server, make_job):
@@ -480,3 +491,17 @@ def test_the_command_says_which_files_it_wrote(
     more = ["--overwrite", "--max-shard-bytes", "20", "--json", "--step", "3"]
     assert main(["export", run, out, *more]) == 0
     assert json.loads(capsys.readouterr().out)["files"][-1] == INDEX
+
+
+def test_a_set_of_a_peer_is_written_from_its_path(tmp_path: Path) -> None:
+    source = PEERS / "st_hub_sharded"
+    ckpt.save_safetensors(source, tmp_path, max_shard_bytes=5000)
+    ours, theirs = as_transformers_reads(tmp_path), as_transformers_reads(source)
+    check_equal(ours, theirs)
+    told = json.loads((tmp_path / INDEX).read_text())["metadata"]
+    assert told == {"total_size": 20484, "head": "embed"}
+    check_equal(ckpt.restore(tmp_path), {**theirs, "head": theirs["embed"]})
+    ckpt.save_safetensors(tmp_path, tmp_path, overwrite=True)
+    check_equal(as_transformers_reads(tmp_path), theirs)
+    opened = ckpt.open(tmp_path / "model.safetensors")
+    np.testing.assert_array_equal(opened["big"][3:5, 1:], theirs["big"][3:5, 1:])

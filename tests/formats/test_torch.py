@@ -22,8 +22,8 @@ from ckpt.formats._torch_files import find_torch
 from ._naive import gather, tensors
 
 PEERS = Path(__file__).parent.parent / "data" / "peers"
-SAVED = PEERS / "torch_save"
-MAGIC = (0x1950A86A20F9469CFC6C).to_bytes(10, "little")
+ZIP = PEERS / "torch_zip" / "model.pt"
+LEGACY = PEERS / "torch_legacy" / "model.pt"
 
 
 def read(path: Path, checks: list[Check] | None = None) -> Any:
@@ -43,15 +43,15 @@ def compare(root: Path, found: dict[str, Tensor], expected: Path) -> None:
         assert hashlib.sha256(array.tobytes()).hexdigest() == want["sha256"], path
 
 
-@pytest.mark.parametrize("name", ["zip.pt", "legacy.pt", "nocrc.pt"])
+@pytest.mark.parametrize("name", ["torch_zip", "torch_legacy", "torch_nocrc"])
 def test_tensors_have_the_values_that_were_saved(name: str) -> None:
-    found = tensors(read(SAVED / name))
-    compare(SAVED, found, PEERS / "torch_save.expected.json")
+    found = tensors(read(PEERS / name / "model.pt"))
+    compare(PEERS / name, found, PEERS / f"{name}.expected.json")
 
 
-@pytest.mark.parametrize("name", ["zip.pt", "legacy.pt"])
-def test_plain_values_are_as_they_were(name: str) -> None:
-    plain = read(SAVED / name)["plain"]
+@pytest.mark.parametrize("path", [ZIP, LEGACY])
+def test_plain_values_are_as_they_were(path: Path) -> None:
+    plain = read(path)["plain"]
     assert plain == {
         "int": 3,
         "float": 0.5,
@@ -73,9 +73,9 @@ def test_plain_values_are_as_they_were(name: str) -> None:
     }
 
 
-@pytest.mark.parametrize("name", ["zip.pt", "legacy.pt"])
-def test_views_share_bytes_and_equal_views_are_tied(name: str) -> None:
-    model = read(SAVED / name)["model"]
+@pytest.mark.parametrize("path", [ZIP, LEGACY])
+def test_views_share_bytes_and_equal_views_are_tied(path: Path) -> None:
+    model = read(path)["model"]
     assert model["weight"] is model["tied"]
     (whole,), (turned,), (part,) = (
         model[key].data for key in ("weight", "transposed", "slice")
@@ -101,16 +101,16 @@ def test_views_share_bytes_and_equal_views_are_tied(name: str) -> None:
 )
 def test_tensors_that_cannot_be_read_are_named(name: str, message: str) -> None:
     with pytest.raises(Unsupported, match=rf"{message}.*model/{name}"):
-        read(SAVED / f"refused_{name}.pt")
+        read(PEERS / "torch_refused" / f"{name}.pt")
 
 
 def test_a_pickled_module_is_refused_by_its_class() -> None:
     with pytest.raises(Untrusted, match=r"torch\.nn\.modules\.linear\.Linear"):
-        read(SAVED / "refused_module.pt")
+        read(PEERS / "torch_refused" / "module.pt")
 
 
 def test_a_part_of_an_object_is_read_in_one_request(tmp_path: Path) -> None:
-    item = (SAVED / "zip.pt").read_bytes()
+    item = (ZIP).read_bytes()
     (tmp_path / "parts").write_bytes(b"x" * 1001 + item + b"y" * 99)
     store = open_store(tmp_path)
     requests: list[int] = []
@@ -127,16 +127,16 @@ def test_a_part_of_an_object_is_read_in_one_request(tmp_path: Path) -> None:
         blob = Blob("parts", 1001, len(item))
         tree = read_torch(store, blob, reader=Counted())  # pyright: ignore
     assert requests == [1001]
-    compare(tmp_path, tensors(tree), PEERS / "torch_save.expected.json")
+    compare(tmp_path, tensors(tree), PEERS / "torch_zip.expected.json")
 
 
 def test_bytes_in_memory_give_blocks_in_the_blob_they_came_from() -> None:
-    data = (SAVED / "zip.pt").read_bytes()
+    data = (ZIP).read_bytes()
     blob = Blob("packed", 7, 12, "zstd")
     tree = read_torch_bytes(data, blob, where="packed")
     (block,) = tree["model"]["weight"].data
     assert block.blob == blob
-    (same,) = read(SAVED / "zip.pt")["model"]["weight"].data
+    (same,) = read(ZIP)["model"]["weight"].data
     assert block.offset == same.offset
 
 
@@ -299,7 +299,7 @@ def test_zip64_numbers_are_read_from_where_they_are_kept() -> None:
 def test_a_changed_pickle_is_damage_and_a_changed_storage_is_found_by_a_check(
     tmp_path: Path,
 ) -> None:
-    good = (SAVED / "zip.pt").read_bytes()
+    good = (ZIP).read_bytes()
     path = tmp_path / "zip.pt"
     path.write_bytes(good)
     checks: list[Check] = []
@@ -322,9 +322,9 @@ def test_a_changed_pickle_is_damage_and_a_changed_storage_is_found_by_a_check(
         read(path)
 
 
-@pytest.mark.parametrize("name", ["zip.pt", "legacy.pt"])
-def test_a_file_that_was_cut_short_is_damaged(name: str) -> None:
-    data = (SAVED / name).read_bytes()
+@pytest.mark.parametrize("path", [ZIP, LEGACY])
+def test_a_file_that_was_cut_short_is_damaged(path: Path) -> None:
+    data = (path).read_bytes()
     for length in [0, 3, 20, 64, 500, len(data) // 2, len(data) - 1]:
         with pytest.raises(Damaged, match=r"a\.pt"):
             read_bytes(data[:length])
@@ -358,7 +358,7 @@ def folder(path: Path, file: str = "") -> Folder:
 
 
 def test_a_folder_of_one_file_opens_as_its_tree(tmp_path: Path) -> None:
-    (tmp_path / "model.pt").write_bytes((SAVED / "zip.pt").read_bytes())
+    (tmp_path / "model.pt").write_bytes((ZIP).read_bytes())
     (tmp_path / "README.md").write_text("none")
     found = find_torch(folder(tmp_path))
     assert found is not None
@@ -368,11 +368,11 @@ def test_a_folder_of_one_file_opens_as_its_tree(tmp_path: Path) -> None:
 
 
 def test_a_file_opens_by_its_name() -> None:
-    found = find_torch(folder(SAVED, "legacy.pt"))
+    found = find_torch(folder(LEGACY.parent, "model.pt"))
     assert found is not None
     assert found.tree["plain"]["int"] == 3
-    assert find_torch(folder(SAVED)) is None
-    assert find_torch(folder(PEERS, "torch_save.expected.json")) is None
+    assert find_torch(folder(PEERS / "torch_refused")) is None
+    assert find_torch(folder(PEERS, "torch_zip.expected.json")) is None
 
 
 def test_shards_open_as_one_tree(tmp_path: Path) -> None:
@@ -413,21 +413,21 @@ def test_an_index_of_other_things_is_refused(tmp_path: Path, index: bytes) -> No
 
 def test_the_model_comes_before_other_files(tmp_path: Path) -> None:
     for name in ("pytorch_model.bin", "training_args.bin"):
-        (tmp_path / name).write_bytes((SAVED / "zip.pt").read_bytes())
+        (tmp_path / name).write_bytes((ZIP).read_bytes())
     found = find_torch(folder(tmp_path))
     assert found is not None
     assert found.objects == ("pytorch_model.bin",)
     assert "training_args.bin" in found.notes[0]
 
 
-@pytest.mark.parametrize("name", ["zip.pt", "legacy.pt"])
+@pytest.mark.parametrize("path", [ZIP, LEGACY])
 @given(draw=st.data())
 @settings(max_examples=60, deadline=None)
-def test_changed_files_are_read_or_refused(name: str, draw: st.DataObject) -> None:
-    data = bytearray((SAVED / name).read_bytes())
+def test_changed_files_are_read_or_refused(path: Path, draw: st.DataObject) -> None:
+    data = bytearray((path).read_bytes())
     # Changes of the directory and the pickle's checksum are what others hide behind.
     crc = data.find(b"PK\1\2") + 16
-    if name == "zip.pt":
+    if path == ZIP:
         data[crc : crc + 4] = bytes(4)
     areas = st.one_of(
         st.integers(0, len(data) - 1),
