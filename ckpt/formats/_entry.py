@@ -67,14 +67,15 @@ class Tensor:
 
     Blocks tile the shape exactly: whoever makes a Tensor has proven it (`tiles`). An
     array holds the values themselves. The same Tensor at two places of a tree is tied.
-    `kind` is "key" for the key data of a typed PRNG key of `impl`.
+    `kind` is "key" for the key data of a typed PRNG key of `impl`, "numpy" for what
+    stays on the host on any mesh.
     """
 
     dtype: str
     shape: Shape
     data: tuple[Block, ...] | Lazy | Array
     placement: Placement | None = None
-    kind: Literal["jax", "key"] = "jax"
+    kind: Literal["jax", "key", "numpy"] = "jax"
     impl: str | None = None
 
 

@@ -35,10 +35,10 @@ def call(m: Machine, called: Any, args: Any) -> Any:
     if not isinstance(called, Global) or type(args) is not tuple:
         raise Untrusted("Expected a class and its arguments, found other values")
     arguments = cast(tuple[Any, ...], args)
+    m.spend(8 + len(arguments))
     if called.call is None:
         return Record(called.module, called.name, arguments)
     # A function may copy what it is given, and may be given the same often.
-    m.spend(len(arguments))
     m.spend(sum(len(arg) for arg in arguments if hasattr(arg, "__len__")))
     try:
         return called.call(*arguments)

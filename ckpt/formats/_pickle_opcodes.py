@@ -11,6 +11,9 @@ from ._pickle_machine import Machine
 from ._pickle_make import build, call, check_keys, find_global
 from ._record import Record
 
+_COST = 7
+"""How many operations more a container counts for, as its memory is so much larger."""
+
 Operation: TypeAlias = Callable[[Machine], None]
 
 
@@ -18,8 +21,12 @@ def _push(value: Any) -> Operation:
     return lambda m: m.stack.append(value)
 
 
-def _push_new(make: Callable[[], Any]) -> Operation:
-    return lambda m: m.stack.append(make())
+def _push_new(make: Callable[[], Any], *, cost: int = _COST) -> Operation:
+    def run(m: Machine) -> None:
+        m.spend(cost)
+        m.stack.append(make())
+
+    return run
 
 
 def _push_number(size: int, *, signed: bool = False) -> Operation:
@@ -119,6 +126,7 @@ def _string_line(m: Machine) -> None:
 
 
 def _tuple(m: Machine) -> None:
+    m.spend(_COST)
     items = m.since_mark()
     m.stack.append(tuple(items))
 
@@ -127,23 +135,27 @@ def _tuple_of(count: int) -> Operation:
     def run(m: Machine) -> None:
         if len(m.stack) < count:
             raise Untrusted("Expected values for a tuple, found none")
+        m.spend(_COST)
         m.stack[-count:] = [tuple(m.stack[-count:])]
 
     return run
 
 
 def _list(m: Machine) -> None:
+    m.spend(_COST)
     items = m.since_mark()
     m.stack.append(items)
 
 
 def _dict(m: Machine) -> None:
+    m.spend(_COST)
     items = m.since_mark()
     m.stack.append({})
     _set(m, items)
 
 
 def _frozenset(m: Machine) -> None:
+    m.spend(4 * _COST)
     items = m.since_mark()
     m.stack.append(frozenset(check_keys(m, items)))
 
@@ -286,7 +298,7 @@ _TABLE: dict[str, Operation] = {
     "d": _dict,
     "s": _setitem,
     "u": _setitems,
-    "\x8f": _push_new(set[Any]),
+    "\x8f": _push_new(set[Any], cost=4 * _COST),
     "\x90": _additems,
     "\x91": _frozenset,
     "p": lambda m: m.put(_number(m, m.line())),

@@ -13,7 +13,7 @@ from ._record import Global, Record
 from ._torch_tensor import Refused, Storage, view_storage
 
 _DEPTH = 100
-_ITEMS = 1 << 22
+_ITEMS = 1 << 20
 """The most leaves and containers of a tree, each counted wherever it occurs."""
 
 _LEAVES = (str, int, float, bool, type(None), complex, bytes, Tensor)
@@ -74,14 +74,22 @@ def _make(walk: _Walk, value: Any, path: tuple[Any, ...]) -> tuple[Any, int]:
         )
     walk.made[key] = None
     walk.kept.append(value)
+    near = (
+        len(cast("list[Any]", value)) if isinstance(value, (dict, list, tuple)) else 0
+    )
+    _check_count(walk, max(len(walk.kept), near), path)
     made = _convert(walk, value, path)
-    if made[1] > _ITEMS:
-        raise LimitExceeded(
-            f"Expected at most {_ITEMS} items - {_at(walk, path)}: what it shares may "
-            "have been made to grow."
-        )
+    _check_count(walk, made[1], path)
     walk.made[key] = made
     return made
+
+
+def _check_count(walk: _Walk, count: int, path: tuple[Any, ...]) -> None:
+    if count > _ITEMS:
+        raise LimitExceeded(
+            f"Expected at most {_ITEMS} items of a tree, found more - "
+            f"{_at(walk, path)}: save large lists as tensors."
+        )
 
 
 def _convert(walk: _Walk, value: Any, path: tuple[Any, ...]) -> tuple[Any, int]:

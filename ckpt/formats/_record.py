@@ -11,10 +11,11 @@ from typing import Any
 class Limits:
     """How much one pickle may ask for; each is checked before memory is taken.
 
-    `operations` also pays for the lengths of what functions of the table are given.
+    `operations` also pays for containers, which take the memory of many values, and
+    for the lengths of what functions of the table are given.
     """
 
-    operations: int = 1 << 26
+    operations: int = 1 << 27
     memo: int = 1 << 24
     stack: int = 1 << 18
     depth: int = 1000

@@ -10,7 +10,7 @@ from typing import Any
 from .._errors import CkptError, Damaged, StoreError
 from .._store import CutShort, Reader, Store
 from ._entry import Blob, Check
-from ._pickle import LIMITS, Globals, decode_pickle
+from ._pickle import Globals, decode_pickle
 from ._plain import Unknown, to_tree
 from ._record import Limits
 from ._torch_globals import TORCH
@@ -18,6 +18,9 @@ from ._torch_legacy import MAGIC, Decode, read_legacy
 from ._torch_zip import open_archive
 from ._window import fetch_bytes, fetch_from
 from ._zip import TAIL, Fetch
+
+_LIMITS = Limits(operations=1 << 24)
+"""For some 100 000 tensors in a file."""
 
 
 def read_torch(
@@ -29,7 +32,7 @@ def read_torch(
     inert: Collection[str] = (),
     unknown: Unknown | None = None,
     checks: list[Check] | None = None,
-    limits: Limits = LIMITS,
+    limits: Limits = _LIMITS,
 ) -> Any:
     """Return the tree in a file of `torch.save` that lies in a blob of the store.
 
@@ -82,7 +85,7 @@ def read_torch_bytes(
     globals: Globals = TORCH,
     inert: Collection[str] = (),
     unknown: Unknown | None = None,
-    limits: Limits = LIMITS,
+    limits: Limits = _LIMITS,
 ) -> Any:
     """Return the tree in bytes that `torch.save` wrote: what a blob holds, decoded.
 

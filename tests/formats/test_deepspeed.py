@@ -247,7 +247,7 @@ def test_two_files_of_one_rank_are_refused(copy: Any) -> None:
 
 
 @given(draw=st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_changed_files_are_read_or_refused(
     tmp_path_factory: pytest.TempPathFactory, draw: st.DataObject
 ) -> None:

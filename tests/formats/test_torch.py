@@ -17,7 +17,7 @@ from ckpt import CkptError, Damaged, LimitExceeded, Unsupported, Untrusted
 from ckpt._store import open_store
 from ckpt.formats._entry import Blob, Check, Folder, Tensor
 from ckpt.formats._torch import read_torch, read_torch_bytes
-from ckpt.formats._torch_files import find_torch
+from ckpt.formats._torch_files import find_torch, read_files
 
 from ._naive import gather, tensors
 
@@ -151,6 +151,37 @@ def test_a_large_file_is_read_by_range(tmp_path: Path) -> None:
     (block,) = tree.data
     whole = (tmp_path / "a.pt").read_bytes()[block.offset :][: data.nbytes]
     assert np.array_equal(np.frombuffer(whole, np.float32), data)
+
+
+class Remote:
+    """A store that says of itself that its requests take long."""
+
+    is_remote, parallel = True, 8
+
+    def __init__(self, store: Any) -> None:
+        self.store = store
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.store, name)
+
+
+def test_a_remote_store_is_asked_for_many_storages_at_once() -> None:
+    store: Any = Remote(open_store("memory://formats-torch"))
+    padding = {f"a/data/{n}": bytes(5000) for n in range(1, 20)}
+    data = make_zip(make_pickle(4, (4,), (1,)), bytes(16), padding)
+    with store.write("a.pt", size=len(data)) as writer:
+        writer.write([data])
+    tree = read_torch(store, Blob("a.pt", 0, len(data)))
+    (block,) = tree.data
+    assert block.offset == data.index(b"a/data/0") + len("a/data/0")
+
+    names = [f"{n}.pt" for n in range(5)]
+    for name in names:
+        with store.write(name, size=len(data)) as writer:
+            writer.write([data])
+    files = read_files(store, names)
+    assert list(files.trees) == names
+    assert all(files.trees[n].data[0].blob.name == n for n in names)
 
 
 def make_pickle(
@@ -422,7 +453,7 @@ def test_the_model_comes_before_other_files(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("path", [ZIP, LEGACY])
 @given(draw=st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_changed_files_are_read_or_refused(path: Path, draw: st.DataObject) -> None:
     data = bytearray((path).read_bytes())
     # Changes of the directory and the pickle's checksum are what others hide behind.
