@@ -12,20 +12,18 @@ import numpy as np
 
 import layouts
 
-from .._errors import Damaged, LimitExceeded, NotFound, Untrusted
-from .._store import Reader, Store
+from .._errors import Damaged, NotFound, Untrusted
+from .._store import Store
 from .._write import run_all
-from ._dcp_item import find_box, read_item
+from ._dcp_item import find_box
 from ._dcp_metadata import Saved, SavedTensor, check_items, read_metadata
 from ._dcp_tree import build_tree
+from ._dcp_values import read_values
 from ._entry import Blob, Block, Catalogue, Check, Folder, Tensor, tiles
 from ._plain import show_place
-from ._torch import check_torch, read_torch_bytes
+from ._torch import check_torch
 
 _METADATA_BYTES = 512 * 1024 * 1024
-_VALUE_BYTES = 256 * 1024 * 1024
-_TOGETHER = 4 * 1024 * 1024
-"""Values that lie side by side are read together, up to so many bytes."""
 
 _DATA = re.compile(r"__\d+_\d+\.distcp")
 _RANK = re.compile(r"__(\d{1,9})\.metadata")
@@ -68,7 +66,7 @@ def find_dcp(folder: Folder) -> Catalogue | None:
     }
     for name, tensor in saved.tensors.items():
         leaves[name] = _tensor(store, saved, name, tensor, where)
-    for name, value in _read_values(store, saved, notes):
+    for name, value in read_values(store, saved, notes):
         leaves[name] = value
     other = [prefix + n for n in names if _DATA.fullmatch(n)]
     unread = sorted(set(other) - set(objects))
@@ -132,7 +130,9 @@ def _tensor(
     blocks: list[Block] = []
     for box in boxes:
         blob = saved.items[name, box.start]
-        find = partial(find_box, store, blob, dtype=tensor.dtype, shape=box.shape)
+        find = partial(
+            find_box, store, blob, name=name, dtype=tensor.dtype, shape=box.shape
+        )
         blocks.append(Block(box, blob, find=find))
     if not blocks:
         empty = np.zeros(tensor.shape, layouts.dtype_of(tensor.dtype))
@@ -159,81 +159,3 @@ def _check_archives(store: Store, blobs: Iterable[Blob]) -> None:
 def _lacks_items(tensor: SavedTensor) -> bool:
     """Tell whether the boxes hold too few items, so that one may be missing."""
     return sum(box.size for box in tensor.boxes) < math.prod(tensor.shape)
-
-
-def _read_values(
-    store: Store, saved: Saved, notes: list[str]
-) -> Iterator[tuple[str, Any]]:
-    """Yield what is no tensor, by name; take note where copies of ranks differ."""
-    blobs = {
-        name: [saved.items[name, None], *saved.copies.get(name, ())]
-        for name in saved.values
-    }
-    wanted = {blob for group in blobs.values() for blob in group}
-    total = sum(blob.length for blob in wanted)
-    if total > _VALUE_BYTES:
-        raise LimitExceeded(
-            f"Expected at most {_VALUE_BYTES:,} bytes of plain values, found {total:,} "
-            f"in {store.url}."
-        )
-    data: dict[Blob, bytes] = {}
-    for part in run_all(
-        partial(_read_group, store), list(_together(wanted)), parallel=store.parallel
-    ):
-        data.update(part)
-    for name, group in blobs.items():
-        values = [_decode(store, name, blob, data[blob], notes) for blob in group]
-        # Copies of NaN, or of tensors, are never equal: their text is.
-        if any(repr(value) != repr(values[0]) for value in values[1:]):
-            notes.append(
-                f"`{show_place((name,))}` differs between ranks: the first one is taken"
-            )
-        yield name, values[0]
-
-
-def _decode(store: Store, name: str, blob: Blob, data: bytes, notes: list[str]) -> Any:
-    where = f"`{show_place((name,))}` of {store.url}/{blob.name}"
-
-    def take_note(path: str, kind: str) -> None:
-        place = show_place((name, path) if path else (name,))
-        notes.append(f"`{place}` is left out: {kind}")
-
-    return read_torch_bytes(data, blob, where=where, unknown=take_note)
-
-
-def _together(blobs: Iterable[Blob]) -> Iterator[list[Blob]]:
-    """Yield items of one object that follow one another."""
-    group: list[Blob] = []
-    for blob in sorted(blobs, key=lambda blob: (blob.name, blob.offset)):
-        if group and (
-            blob.name != group[0].name
-            or blob.offset != group[-1].offset + group[-1].length
-            or blob.offset + blob.length - group[0].offset > _TOGETHER
-        ):
-            yield group
-            group = []
-        group.append(blob)
-    if group:
-        yield group
-
-
-class _Held:
-    """Bytes of an object from `first` on, read before: a Reader of them."""
-
-    def __init__(self, data: bytes, first: int) -> None:
-        self._data = memoryview(data)
-        self._first = first
-
-    def read_into(self, offset: int, buffer: bytearray) -> None:
-        at = offset - self._first
-        buffer[:] = self._data[at : at + len(buffer)]
-
-
-def _read_group(store: Store, group: list[Blob]) -> dict[Blob, bytes]:
-    first = group[0].offset
-    buffer = bytearray(group[-1].offset + group[-1].length - first)
-    with store.open(group[0].name) as reader:
-        reader.read_into(first, buffer)
-    held: Any = _Held(bytes(buffer), first)
-    reader_of_held: Reader = held
-    return {b: read_item(b, reader_of_held, limit=_VALUE_BYTES) for b in group}

@@ -10,9 +10,10 @@ import numpy as np
 import layouts
 
 from .._errors import CkptError, Damaged, StoreError
-from .._store import Reader, Store
+from .._store import CutShort, Reader, Store
 from ._entry import Array, Blob, Block, Shape, Tensor
 from ._pickle import decode_pickle
+from ._plain import show_place
 from ._torch import read_torch, read_torch_bytes
 from ._torch_globals import TORCH
 from ._torch_tensor import Storage, find_storage
@@ -31,16 +32,31 @@ _LOCAL = struct.Struct("<4s5H3L2H")
 
 
 def find_box(
-    store: Store, blob: Blob, reader: Reader, *, dtype: str, shape: Shape
+    store: Store, blob: Blob, reader: Reader, *, name: str, dtype: str, shape: Shape
 ) -> Block | Array:
     """Return where the values of a box are, or the values if they had to be read.
 
-    Damaged unless the item is a tensor of this dtype and shape.
+    Damaged unless the item is a tensor of this dtype and shape. `name` is for messages.
     """
+    try:
+        return _find_box(store, blob, reader, dtype=dtype, shape=shape)
+    except StoreError:
+        raise
+    except CkptError as error:
+        kind = Damaged if isinstance(error, CutShort) else type(error)
+        shown = f"`{show_place((name,))}`"
+        text = str(error).replace("at ``", f"at {shown}")
+        text = text if shown in text else f"{text} This is a box of {shown}."
+        raise kind(text) from error
+
+
+def _find_box(
+    store: Store, blob: Blob, reader: Reader, *, dtype: str, shape: Shape
+) -> Block | Array:
     where = f"{store.url}/{blob.name}"
     data = None
     if blob.codec is not None or blob.length <= SMALL:
-        data = read_item(blob, reader, limit=_plain_size(dtype, shape) + _AROUND)
+        data = _read_item(blob, reader, limit=_plain_size(dtype, shape) + _AROUND)
         tensor = _look_in(data, blob) or read_torch_bytes(data, blob, where=where)
     else:
         buffer = bytearray(min(_HEAD, blob.length))
@@ -60,7 +76,7 @@ def find_box(
     return block if data is None else _view(data, block, dtype)
 
 
-def read_item(blob: Blob, reader: Reader, *, limit: int) -> bytes:
+def _read_item(blob: Blob, reader: Reader, *, limit: int) -> bytes:
     """Return the bytes of an item, decoded."""
     buffer = bytearray(blob.length)
     reader.read_into(blob.offset, buffer)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, cast
 
 import layouts
@@ -19,6 +20,12 @@ from ._record import Record
 from ._torch_globals import TORCH
 
 _RANK = 64
+_BOX_BYTES = 16
+"""Each box takes more bytes than this in the metadata, unless one is there twice."""
+
+DEPTH = 90
+"""The most levels of a tree."""
+
 _METADATA = "torch.distributed.checkpoint.metadata"
 _FILESYSTEM = "torch.distributed.checkpoint.filesystem"
 _SHARDED = "torch.distributed._shard.sharded_tensor.metadata"
@@ -79,11 +86,11 @@ def read_metadata(data: bytes, saved: Saved, *, prefix: str, where: str) -> None
             f"Expected the end of a pickle at byte {end:,}, found {len(data) - end:,} "
             f"more bytes in {where}."
         )
-    name = ""
+    name, left = "", len(data) // _BOX_BYTES
     try:
         state = _state(value, "Metadata")
         for name, entry in _pairs(state.get("state_dict_metadata")):
-            _add_entry(saved, _text(name), entry)
+            left -= _add_entry(saved, _text(name), entry, left)
         for name, path in _pairs(state.get("planner_data") or {}):
             _add_path(saved, _text(name), path)
         for index, info in _pairs(state.get("storage_data")):
@@ -94,12 +101,13 @@ def read_metadata(data: bytes, saved: Saved, *, prefix: str, where: str) -> None
         ) from None
 
 
-def _add_entry(saved: Saved, name: str, entry: Any) -> None:
+def _add_entry(saved: Saved, name: str, entry: Any, left: int) -> int:
+    """Add a tensor or value; return how many boxes it has, of the `left` ones."""
     if isinstance(entry, Record) and entry.name == "BytesStorageMetadata":
         if name in saved.tensors:
             raise Untrusted("Expected a tensor or a value, found both")
         saved.values[name] = None
-        return
+        return 0
     state = _state(entry, "TensorStorageMetadata")
     dtype, shape = _dtype(state.get("properties")), _sizes(state.get("size"))
     itemsize = layouts.stored_dtype(dtype).itemsize
@@ -111,10 +119,12 @@ def _add_entry(saved: Saved, name: str, entry: Any) -> None:
             f"Expected one dtype and shape, found {tensor.dtype}{list(tensor.shape)} "
             f"and {dtype}{list(shape)}"
         )
-    chunks = state.get("chunks")
-    if not isinstance(chunks, list):
+    chunks = cast(list[Any], state.get("chunks"))
+    if not isinstance(state.get("chunks"), list):
         raise Untrusted("Expected a list of boxes, found another value")
-    for chunk in cast(list[Any], chunks):
+    if len(chunks) > left:
+        raise Untrusted(f"Expected boxes of its own, found {len(chunks):,} shared ones")
+    for chunk in chunks:
         known = _state(chunk, "ChunkStorageMetadata")
         box = Box(_sizes(known.get("offsets")), _sizes(known.get("sizes")))
         if not len(box.start) == len(box.shape) == len(shape) or any(
@@ -126,6 +136,7 @@ def _add_entry(saved: Saved, name: str, entry: Any) -> None:
             )
         if 0 not in box.shape:
             tensor.boxes[box] = None
+    return len(chunks)
 
 
 def _dtype(properties: Any) -> str:
@@ -150,7 +161,11 @@ def _dtype(properties: Any) -> str:
 
 def _add_path(saved: Saved, name: str, path: Any) -> None:
     parts = cast(tuple[Any, ...], path)
-    if not isinstance(path, tuple) or not all(type(p) in (str, int) for p in parts):
+    if not isinstance(path, tuple):
+        raise Untrusted("Expected keys and positions as a path, found another value")
+    if len(parts) > DEPTH:
+        raise LimitExceeded(f"Expected at most {DEPTH} levels, found {len(parts)}")
+    if not all(type(p) in (str, int) for p in parts):
         raise Untrusted("Expected keys and positions as a path, found another value")
     if not parts or any(type(p) is int and p < 0 for p in parts):
         raise Untrusted("Expected keys and positions from 0 as a path, found others")
@@ -197,8 +212,9 @@ def _codec(descriptors: Any) -> Any:
 
 
 def check_items(saved: Saved, sizes: dict[str, int | None], *, where: str) -> None:
-    """Refuse boxes and values whose item is missing or lies outside its object."""
+    """Refuse boxes and values whose item is missing or not a part of an object."""
     wanted = ((name, box) for name, t in saved.tensors.items() for box in t.boxes)
+    blobs: list[tuple[str, int, int, str]] = []
     for name, box in (*wanted, *((name, None) for name in saved.values)):
         at = f"at `{show_place((name,))}`, in {where}"
         blob = saved.items.get((name, None if box is None else box.start))
@@ -220,6 +236,14 @@ def check_items(saved: Saved, sizes: dict[str, int | None], *, where: str) -> No
                     f"Expected an item of {nbytes:,} bytes or more, found "
                     f"{blob.length:,} in {blob.name} - {at}."
                 )
+        blobs.append((blob.name, blob.offset, blob.offset + blob.length, name))
+    blobs.sort()
+    for (one, _, stop, first), (other, start, _, second) in pairwise(blobs):
+        if one == other and start < stop:
+            raise Untrusted(
+                f"Expected items apart, found those of `{show_place((first,))}` and "
+                f"`{show_place((second,))}` at byte {start:,} of {one}, in {where}."
+            )
 
 
 def _state(value: Any, name: str) -> dict[str, Any]:
@@ -244,11 +268,11 @@ def _text(value: Any) -> str:
 
 
 def _sizes(value: Any) -> Shape:
-    if not isinstance(value, tuple) or not all(
-        type(n) is int and 0 <= n < 2**62 for n in cast(tuple[Any, ...], value)
-    ):
+    if not isinstance(value, tuple):
         raise Untrusted("Expected sizes, found another value")
-    sizes = cast(Shape, value)
+    sizes = cast(tuple[Any, ...], value)
     if len(sizes) > _RANK:
         raise LimitExceeded(f"Expected at most {_RANK} dimensions, found {len(sizes)}")
+    if not all(type(n) is int and 0 <= n < 2**62 for n in sizes):
+        raise Untrusted("Expected sizes, found another value")
     return sizes

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from .._errors import LimitExceeded, Untrusted
+from .._errors import Untrusted
 from ._plain import show_place
-
-_DEPTH = 90
 
 
 class _Node(dict[Any, Any]):
@@ -29,10 +27,6 @@ def build_tree(
     root = _Node()
     for name, leaf in leaves.items():
         path = paths.get(name, (name,))
-        if len(path) > _DEPTH:
-            raise LimitExceeded(
-                f"Expected at most {_DEPTH} levels, found {len(path)} - in {where}."
-            )
         node = root
         for part in path[:-1]:
             child = node.setdefault(part, _Node())

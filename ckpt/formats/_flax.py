@@ -195,11 +195,10 @@ def _none(shape: Shape, like: Tensor) -> tuple[Block, ...]:
 def _listed(value: Any, where: str) -> list[Any]:
     """Return the values of a dict with the keys "0", "1" and so on."""
     known = cast(dict[str, Any], value) if isinstance(value, dict) else {}
-    if list(known) != [str(n) for n in range(len(known))] or not isinstance(
-        value, dict
-    ):
+    keys = [str(n) for n in range(len(known))]
+    if not isinstance(value, dict) or any(key not in known for key in keys):
         raise Damaged(f"Expected chunks numbered from 0, {where}.")
-    return list(known.values())
+    return [known[key] for key in keys]
 
 
 def _shape(value: Any, where: str) -> Shape:

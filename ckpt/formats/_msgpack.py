@@ -11,7 +11,7 @@ from .._errors import Damaged, LimitExceeded, Untrusted
 from ._skim import Skim
 
 _DEPTH = 200
-_ITEMS = 400_000
+_ITEMS = 300_000
 _TEXT = 32 * 1024 * 1024
 
 Extension = Callable[[int, int, int], Any]

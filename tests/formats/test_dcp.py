@@ -192,6 +192,19 @@ def test_a_changed_bit_of_a_tensor_shows_in_a_check(tmp_path: Path) -> None:
         check.work()
 
 
+def test_objects_of_unread_classes_are_passed_over_with_a_note(tmp_path: Path) -> None:
+    when = dcp.Made(dcp.Name("datetime", "date"), ("x",), reduced=True)
+    item = dcp.saved({"when": when, "step": 7})
+    (tmp_path / "__0_0.distcp").write_bytes(item)
+    place = dcp.place("__0_0.distcp", 0, len(item))
+    (tmp_path / ".metadata").write_bytes(
+        dcp.metadata({"v": dcp.plain()}, [(dcp.index("v", None), place)])
+    )
+    found = find(tmp_path)
+    assert found.tree == {"v": {"when": None, "step": 7}}
+    assert found.notes == ("`v/when` is left out: an object of datetime.date",)
+
+
 def test_a_checkpoint_in_an_object_store_is_read() -> None:
     store = open_store("memory://dcp-sets")
     for path in (PEERS / "dcp_mesh4_1d").iterdir():
