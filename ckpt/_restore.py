@@ -65,12 +65,13 @@ def restore(
     (NamedSharding), else where `specs` says, else its saved spec is re-laid on `mesh`;
     without any of them it comes back as numpy. `like` gives structure, types, shapes
     and dtypes, and everything that differs is listed at once. `select` reads only the
-    paths its globs match; the others are `like`'s, else ckpt.ABSENT. `rename` maps
-    saved paths to like's; without `like`, to those of nested dicts. `cast=True` allows
-    lossless dtype changes, "lossy" the rest, and what JAX would narrow.
-    `expect` is the digest the checkpoint must have. With `mirror` the newest step of
-    both places, from `path` unless it is damaged or missing there (then a UserWarning
-    says so); the logger "ckpt" tells which. `store_options` say how to reach stores.
+    paths its globs match, which are those after `rename`; the others are `like`'s, else
+    ckpt.ABSENT. `rename` maps saved paths to like's; without `like`, to those of nested
+    dicts. `cast=True` allows lossless dtype changes, "lossy" the rest, and what JAX
+    would narrow. `expect` is the digest the checkpoint must have. With `mirror` the
+    newest step of both places, from `path` unless it is damaged or missing there (then
+    a UserWarning says so); the logger "ckpt" tells which. `store_options` say how to
+    reach stores.
 
     In a job of several processes a restore onto a mesh (or shardings of `like`) that
     spans them is for all to call, with the same arguments. What several of them want
