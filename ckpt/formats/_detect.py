@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from importlib import import_module
 from urllib.parse import unquote
 
 from .._errors import CkptError, Damaged, NotFound, Unsupported
@@ -13,16 +12,6 @@ from .._store import Store, open_store
 from .._store_options import GivenOptions
 from ._entry import Catalogue, Folder
 from ._links import find_snapshot, follow_links
-
-_FINDERS = (
-    ("_safetensors", "find_safetensors"),
-    ("_dcp", "find_dcp"),
-    ("_deepspeed", "find_deepspeed"),
-    ("_orbax", "find_orbax"),
-    ("_torch_files", "find_torch"),
-    ("_flax", "find_flax"),
-)
-"""Modules and functions, in the order in which they are asked."""
 
 FORMATS = "safetensors, PyTorch DCP, DeepSpeed, Orbax, torch.save, flax msgpack"
 """What is read, for people."""
@@ -44,6 +33,25 @@ _WITHIN = frozenset(
 Finder = Callable[[Folder], Catalogue | None]
 
 
+def _finders() -> tuple[Finder, ...]:
+    """Return the formats in the order in which they are asked; they are not small."""
+    from ._dcp import find_dcp
+    from ._deepspeed import find_deepspeed
+    from ._flax import find_flax
+    from ._orbax import find_orbax
+    from ._safetensors import find_safetensors
+    from ._torch_files import find_torch
+
+    return (
+        find_safetensors,
+        find_dcp,
+        find_deepspeed,
+        find_orbax,
+        find_torch,
+        find_flax,
+    )
+
+
 def find_catalogue(
     path: str | os.PathLike[str], step: int | None, options: GivenOptions | None
 ) -> tuple[Store, Catalogue] | None:
@@ -63,8 +71,7 @@ def find_catalogue(
                 f"- in {store.url}: {_EMPTY if there else _ABSENT}"
             )
         return None
-    for module, name in _FINDERS:
-        find: Finder = getattr(import_module(f"{__package__}.{module}"), name)
+    for find in _finders():
         try:
             found = find(folder)
         except CkptError as error:
@@ -158,6 +165,9 @@ def _list(store: Store) -> list[str]:
     try:
         return store.list("")
     except CkptError:
+        # A folder that is there and cannot be listed is not an empty one.
+        if isinstance(store, LocalStore) and os.path.isdir(store.url):
+            raise
         return []
 
 

@@ -187,3 +187,13 @@ def test_the_weights_of_deepspeed_become_safetensors(tmp_path: Path) -> None:
     assert {n: hashlib.sha256(x.tobytes()).hexdigest() for n, x in found.items()} == (
         wanted
     )
+
+
+def test_a_folder_that_cannot_be_listed_is_not_called_empty(tmp_path: Path) -> None:
+    deep = tmp_path
+    for _ in range(300):
+        deep = deep / "d"
+    deep.mkdir(parents=True)
+    with pytest.raises(ckpt.CkptError) as caught:
+        ckpt.open(tmp_path)
+    assert "empty" not in str(caught.value)
