@@ -16,7 +16,7 @@ from ._errors import Damaged, StructureMismatch
 from ._job import ALONE, BARRIER_SECONDS, Job, check_timeout, joined
 from ._mirror import Places
 from ._per_process import flatten_like, inside_nodes, split_paths
-from ._rename import nest_by_path
+from ._rename import nest_by_path, number_by_like
 from ._store_options import GivenOptions
 from ._target import (
     Specs,
@@ -186,6 +186,8 @@ def resolve(
         # What is tied in `like` alone is not one leaf here: the saved ties decide.
         like, wanted = flatten_like(wishes.like, structure)
         like |= {alias: like[path] for alias, path in wanted.ties.items()}
+        if not manifest.commit:
+            saved = number_by_like(saved, like)
         _compare(manifest, saved, like, wanted, rename, missing, extra, chosen)
     matched = [
         path
