@@ -106,10 +106,7 @@ def write_set(
         max_host_bytes=max_host_bytes,
         options=options,
     )
-    if both := sorted(set(told).intersection(content.ties)):
-        raise ValueError(
-            f"expected metadata= without the names of ties, found {both[0]!r}"
-        )
+    _refuse_ties(told, content)
     files, index = _plan(store, content, names, told, max_shard_bytes, max_host_bytes)
     old = _read_old(store, names)
     store.make_folders([""])
@@ -135,6 +132,21 @@ def _check_metadata(metadata: Mapping[str, str] | None) -> dict[str, str]:
             raise ValueError("expected metadata= without total_size, found it")
         f"{key}{value}".encode()
     return found
+
+
+def _refuse_ties(metadata: Mapping[str, str], content: Content) -> None:
+    """Refuse metadata that readers would take for names of arrays."""
+    if both := sorted(set(metadata).intersection(content.ties)):
+        raise ValueError(
+            f"expected metadata= without the names of ties, found {both[0]!r}"
+        )
+    names = {item.name for item in content.items}
+    for key, value in metadata.items():
+        if value in names and key not in names and key != "format":
+            raise ValueError(
+                f"expected metadata= that ties no name to an array, found {key!r:.80}: "
+                f"{value!r:.80}: choose another text"
+            )
 
 
 def _plan(

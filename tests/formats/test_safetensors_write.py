@@ -316,6 +316,7 @@ def test_all_that_cannot_be_written_is_said_at_once(tmp_path: Path) -> None:
         ({"metadata": {"a": 1}}, TypeError, "metadata= of texts"),
         ({"metadata": {"total_size": "1"}}, ValueError, "total_size"),
         ({"metadata": {"b": "1"}}, ValueError, "names of ties, found 'b'"),
+        ({"metadata": {"note": "a"}}, ValueError, "ties no name to an array"),
         ({"max_shard_bytes": 0}, ValueError, "max_shard_bytes"),
         ({"max_host_bytes": 5}, ValueError, "max_host_bytes"),
         ({"select": "z"}, ValueError, "found none"),
