@@ -58,10 +58,9 @@ def find_safetensors(folder: Folder) -> Catalogue | None:
         for n in folder.names
         if n.startswith("sharded/") and n.count("/") == 1 and n.endswith(_SUFFIX)
     ]
-    if below:
-        if parts := _take_parts(folder, _read_all(folder, below)):
-            note = "the consolidated files are missing: sharded/ was read"
-            return _open_parts(folder, parts, (note,))
+    if parts := _take_parts(folder, _read_all(folder, below)):
+        note = "the consolidated files are missing: sharded/ was read"
+        return _open_parts(folder, parts, (note,))
     return None
 
 

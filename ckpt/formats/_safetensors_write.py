@@ -43,7 +43,7 @@ _MEMORY_BATCH_BYTES = 1 << 20
 """What stores that need not wait for a disk like to be given at once."""
 
 _LEAST_BYTES = 16 << 20
-"""What a worker gets of a budget: small pieces read the chunks they lie in again."""
+"""What a worker gets of a budget, or more: small pieces read their chunks again."""
 
 _SENT_BYTES = 512 << 20
 _LARGEST_SENT = 5_000_000_000
@@ -222,7 +222,9 @@ def _write_files(
         workers = max(1, min(workers, held))
     if max_host_bytes is not None:
         # A piece is held twice where it is gathered, beside the chunk it comes from.
-        workers = max(1, min(workers, max_host_bytes // _LEAST_BYTES))
+        chunk = max((x.chunk_bytes for file in files for x in file.items), default=0)
+        least = max(_LEAST_BYTES, 3 * chunk)
+        workers = max(1, min(workers, max_host_bytes // least))
         piece = min(piece, max_host_bytes // (3 * workers))
     count = count_up(progress, sum(file.size for file in files))
     parallel = min(workers, len(files))
