@@ -48,7 +48,7 @@ def find_safetensors(folder: Folder) -> Catalogue | None:
         return _find_file(folder)
     own = [n for n in folder.names if "/" not in n]
     files = [n for n in own if n.endswith(_SUFFIX)]
-    index, notes = find_index(own)
+    index, notes = find_index(own, folder.store.url)
     if index:
         return _open_index(folder, index, files, notes)
     if files:

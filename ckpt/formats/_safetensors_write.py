@@ -259,7 +259,8 @@ def _batch(file: File, piece: int) -> Iterator[Batch]:
     boxes: list[tuple[Item, Box]] = []
     at, held = len(file.header), 0
     for item in file.items:
-        for box in cut_item(item, most=piece):
+        # A float4 is a whole byte in memory.
+        for box in cut_item(item, most=piece * min(item.bits, 8) // 8):
             size = box.size * item.bits // 8
             if boxes and held + size > piece:
                 yield Batch(at, boxes)
