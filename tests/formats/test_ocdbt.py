@@ -168,7 +168,7 @@ def test_many_small_nodes_of_many_entries_are_refused(tmp_path: Path) -> None:
     (tmp_path / "manifest.ocdbt").write_bytes(
         manifest(b"root", length=len(root), height=1)
     )
-    with pytest.raises(LimitExceeded, match="keys, or 13"):
+    with pytest.raises(LimitExceeded, match="keys, or 14"):
         read(tmp_path)
 
 
