@@ -267,7 +267,8 @@ def _build_in_slabs(opened: Opened, making: Making, budget: int) -> Any:
     dtype = target.dtype or leaf.numpy_dtype
 
     def read(box: Box) -> Array:
-        return typed(read_box(opened, target.number, box), leaf, target)
+        values = read_box(opened, target.number, box, max_host_bytes=budget)
+        return typed(values, leaf, target)
 
     boxes = local_boxes(making.sharding, leaf.shape)
     array = place_in_slabs(

@@ -232,12 +232,14 @@ def partition_spec(spec: layouts.Spec) -> PartitionSpec:
     return PartitionSpec(*entries)
 
 
-def read_box(opened: Opened, number: int, box: Box) -> np.ndarray[Any, Any]:
+def read_box(
+    opened: Opened, number: int, box: Box, *, max_host_bytes: int | None = None
+) -> np.ndarray[Any, Any]:
     """Return one box of a leaf as numpy, reading and checking just its chunks."""
     leaf = opened.manifest.leaves[number]
     buffer = empty_aligned(box.shape, layouts.stored_dtype(leaf.dtype))
     plan = layouts.plan_leaf_read(number, leaf, [box])
-    fill_buffers(opened, [Fill(plan, (buffer,))])
+    fill_buffers(opened, [Fill(plan, (buffer,))], max_host_bytes=max_host_bytes)
     return buffer.view(leaf.numpy_dtype)
 
 

@@ -33,7 +33,7 @@ def convert_opened(
     StepExists when the run has the step already, unless it may be replaced.
     """
     sources = {
-        leaf.path: _describe(opened, number, count)
+        leaf.path: _describe(opened, number, count, max_host_bytes)
         for number, leaf in enumerate(opened.manifest.leaves)
     }
     snapshot = Snapshot(opened.manifest.structure, sources)
@@ -47,13 +47,18 @@ def convert_opened(
     return save_snapshot(ALONE, run, snapshot, options).opened
 
 
-def _describe(opened: Opened, number: int, count: Callable[[int], None]) -> Source:
+def _describe(
+    opened: Opened,
+    number: int,
+    count: Callable[[int], None],
+    max_host_bytes: int | None,
+) -> Source:
     leaf = opened.manifest.leaves[number]
     if leaf.store is None:
         return Source(leaf)
 
     def fetch(box: Box) -> np.ndarray[Any, Any]:
-        values = read_box(opened, number, box)
+        values = read_box(opened, number, box, max_host_bytes=max_host_bytes)
         count(values.nbytes)
         return values
 

@@ -26,8 +26,14 @@ class Foreign(Protocol):
         """What it is: "safetensors", say."""
         ...
 
-    def fill(self, goals: Sequence[Goals], *, parallel: int) -> None:
-        """Fill the buffers, which have the dtype that a leaf is stored in."""
+    def fill(
+        self, goals: Sequence[Goals], *, parallel: int, max_host_bytes: int | None
+    ) -> None:
+        """Fill the buffers, which have the dtype that a leaf is stored in.
+
+        What is held beside them stays within half of `max_host_bytes`, but for one
+        chunk, or one compressed stream, which is held whole.
+        """
         ...
 
     def checks(self) -> Iterator[tuple[str, int, Callable[[], None]]]:

@@ -73,7 +73,8 @@ def fill_buffers(
     """
     if opened.foreign is not None:
         goals = [(f.read.leaf, f.read.targets, f.buffers) for f in fills]
-        opened.foreign.fill(goals, parallel=_parallel(opened, max_host_bytes))
+        parallel = _parallel(opened, max_host_bytes)
+        opened.foreign.fill(goals, parallel=parallel, max_host_bytes=max_host_bytes)
         return
     objects: list[tuple[Fill, CellRead]] = []
     packed: dict[int, list[tuple[Fill, CellRead]]] = {}

@@ -20,6 +20,13 @@ from .._read import scatter
 from .._store import CutShort, Reader, Store
 from .._write import run_all
 from ._entry import Array, Blob, Block, Lazy, Tensor
+from ._strides import (
+    c_strides,
+    cut_strided,
+    is_in_c_order,
+    item_bytes,
+    span_bytes,
+)
 
 _TASK_BYTES = 4 << 20
 """What one thread reads before it looks for more."""
@@ -27,7 +34,7 @@ _TASK_BYTES = 4 << 20
 _WAVE = 16
 """How many such portions for each thread are planned ahead."""
 
-_SPAN_BYTES = 256 << 20
+SPAN_BYTES = 256 << 20
 """Items that do not lie in C order are read in pieces that span at most this much."""
 
 _BLOCK_BYTES = 16 << 20
@@ -50,6 +57,7 @@ class Want:
     path: str
     tensor: Tensor
     goals: tuple[Goal, ...]
+    span_bytes: int = SPAN_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +131,7 @@ def _jobs(store: Store, want: Want, gap: int) -> Iterator[_Job]:
 def _block_jobs(
     store: Store, want: Want, block: Block, parts: Sequence[Box], gap: int
 ) -> Iterator[_Job]:
-    itemsize = _itemsize(want.tensor)
+    itemsize = item_bytes(want.tensor)
     if is_in_c_order(block, itemsize):
         yield from _run_jobs(store, want, block, parts, gap // itemsize)
     else:
@@ -146,30 +154,14 @@ def _found_job(
         for goal, buffer in want.goals:
             scatter(block.box, values, goal, buffer)
 
-    return _Job(block.blob.name, block.box.size * _itemsize(want.tensor), work)
-
-
-def _itemsize(tensor: Tensor) -> int:
-    return layouts.stored_dtype(tensor.dtype).itemsize
-
-
-def is_in_c_order(block: Block, itemsize: int) -> bool:
-    """Tell whether the items of a block are one run, in C order."""
-    if block.strides is None:
-        return True
-    at = itemsize
-    for size, stride in zip(block.box.shape[::-1], block.strides[::-1], strict=True):
-        if size > 1 and stride != at:
-            return False
-        at *= size
-    return True
+    return _Job(block.blob.name, block.box.size * item_bytes(want.tensor), work)
 
 
 def _run_jobs(
     store: Store, want: Want, block: Block, parts: Sequence[Box], gap: int
 ) -> Iterator[_Job]:
     """Yield how to read runs of a block in C order."""
-    itemsize = _itemsize(want.tensor)
+    itemsize = item_bytes(want.tensor)
     shape = block.box.shape
     most = max(1, (store.request_bytes if store.is_remote else _TASK_BYTES) // itemsize)
     runs: list[Box] = []
@@ -187,7 +179,7 @@ def _run_jobs(
 
 def _runs_job(store: Store, want: Want, block: Block, runs: Sequence[Box]) -> _Job:
     """Return how to read some runs that follow one another."""
-    itemsize = _itemsize(want.tensor)
+    itemsize = item_bytes(want.tensor)
     steps = c_strides(block.box.shape, itemsize)
     begin = block.blob.offset + block.offset
     origin = block.box.start
@@ -241,10 +233,10 @@ def _strided_jobs(
 ) -> Iterator[_Job]:
     """Yield how to read items that lie otherwise than in C order: all they span."""
     strides = cast("tuple[int, ...]", block.strides)
-    itemsize = _itemsize(want.tensor)
+    itemsize = item_bytes(want.tensor)
     for whole in dict.fromkeys(parts):
-        for part in _cut_strided(whole, strides, itemsize):
-            span = _span_bytes(part.shape, strides, itemsize)
+        for part in cut_strided(whole, strides, itemsize, most=want.span_bytes):
+            span = span_bytes(part.shape, strides, itemsize)
 
             def work(reader: Reader | None, part: Box = part, span: int = span) -> None:
                 first = sum(a * s for a, s in zip(part.start, strides, strict=True))
@@ -257,31 +249,13 @@ def _strided_jobs(
             yield _Job(block.blob.name, span, work)
 
 
-def _span_bytes(shape: Sequence[int], strides: Sequence[int], itemsize: int) -> int:
-    return sum((n - 1) * s for n, s in zip(shape, strides, strict=True)) + itemsize
-
-
-def _cut_strided(part: Box, strides: Sequence[int], itemsize: int) -> Iterator[Box]:
-    if _span_bytes(part.shape, strides, itemsize) <= _SPAN_BYTES:
-        yield part
-        return
-    reach = [(n - 1) * s for n, s in zip(part.shape, strides, strict=True)]
-    d = max(range(len(reach)), key=lambda n: reach[n])
-    half = part.shape[d] // 2
-    for at, size in ((0, half), (half, part.shape[d] - half)):
-        start, shape = list(part.start), list(part.shape)
-        start[d] += at
-        shape[d] = size
-        yield from _cut_strided(Box(tuple(start), tuple(shape)), strides, itemsize)
-
-
 def _scatter_strided(
     want: Want, block: Block, part: Box, raw: Array, first: int
 ) -> None:
     """Lay the items of a part of a block, the first of which is at `first` of `raw`."""
     dtype = layouts.stored_dtype(want.tensor.dtype)
     strides = block.strides or c_strides(block.box.shape, dtype.itemsize)
-    needed = first + _span_bytes(part.shape, strides, dtype.itemsize)
+    needed = first + span_bytes(part.shape, strides, dtype.itemsize)
     if first < 0 or needed > len(raw):
         raise Damaged(
             f"expected {needed:,} bytes or more, found {len(raw):,} - at "
@@ -293,16 +267,11 @@ def _scatter_strided(
         scatter(Box(start, part.shape), plain, goal, buffer)
 
 
-def c_strides(shape: Sequence[int], itemsize: int) -> tuple[int, ...]:
-    """Return the strides, in bytes, of an array in C order."""
-    return tuple(itemsize * math.prod(shape[d + 1 :]) for d in range(len(shape)))
-
-
 def _coded_job(store: Store, want: Want, blob: Blob, blocks: Sequence[Block]) -> _Job:
     """Return how to read blocks of a compressed stream, which is decoded whole."""
     from ._zstd import decode_zstd
 
-    itemsize = _itemsize(want.tensor)
+    itemsize = item_bytes(want.tensor)
 
     def work(reader: Reader | None) -> None:
         raw = np.empty(blob.length, np.uint8)
@@ -319,12 +288,12 @@ def _coded_job(store: Store, want: Want, blob: Blob, blocks: Sequence[Block]) ->
 
 def _end(block: Block, itemsize: int) -> int:
     strides = block.strides or c_strides(block.box.shape, itemsize)
-    return block.offset + _span_bytes(block.box.shape, strides, itemsize)
+    return block.offset + span_bytes(block.box.shape, strides, itemsize)
 
 
 def _lazy_jobs(want: Want, lazy: Lazy) -> Iterator[_Job]:
     """Yield how to ask a reader of its own: each chunk once, as far as that is so."""
-    shape, itemsize = want.tensor.shape, _itemsize(want.tensor)
+    shape, itemsize = want.tensor.shape, item_bytes(want.tensor)
     grid = layouts.Grid(shape, lazy.chunk)
     for box in _asked(grid, [goal for goal, _ in want.goals], itemsize):
 

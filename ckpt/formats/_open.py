@@ -17,16 +17,15 @@ from layouts import Box, Leaf, Loose, Manifest
 from .._catalog import Opened
 from .._errors import Unsupported
 from .._foreign import Goals
+from .._read import empty_aligned
 from .._source import describe_leaf
 from .._store import Store
 from .._store_options import GivenOptions
 from .._warn import warn_caller
 from ._detect import find_catalogue
-from ._entry import Array, Catalogue, Lazy, Tensor
-from ._fill import Want, fill_wants, is_in_c_order
-
-_CHUNK_BYTES = 4 << 20
-"""Leaves are looked through, and cut for several readers, in parts of this size."""
+from ._entry import Array, Catalogue, Tensor
+from ._fill import SPAN_BYTES, Want, fill_wants
+from ._strides import choose_chunk, held_bytes, is_in_c_order, item_bytes
 
 _REMOTE_GAP = 64 << 10
 """What costs less to read, of an object far away, than one more request."""
@@ -50,13 +49,22 @@ class ForeignValues:
         """What the checkpoint is."""
         return self.catalogue.format
 
-    def fill(self, goals: Sequence[Goals], *, parallel: int) -> None:
+    def fill(
+        self, goals: Sequence[Goals], *, parallel: int, max_host_bytes: int | None
+    ) -> None:
         """Fill the buffers, which have the dtype that a leaf is stored in."""
+        most = SPAN_BYTES
+        if max_host_bytes is not None:
+            tensors = [cast(Tensor, self.tensors[number]) for number, _, _ in goals]
+            held = max(map(held_bytes, tensors), default=0)
+            parallel = max(1, min(parallel, max_host_bytes // 2 // max(held, 1)))
+            most = min(most, max_host_bytes // 2 // parallel)
         wants = [
             Want(
                 self.paths[number],
                 cast(Tensor, self.tensors[number]),
                 tuple(zip(boxes, buffers, strict=True)),
+                most,
             )
             for number, boxes, buffers in goals
         ]
@@ -66,7 +74,7 @@ class ForeignValues:
         """Yield name, bytes and check of each tensor, and what the format adds."""
         for path, tensor in zip(self.paths, self.tensors, strict=True):
             if tensor is not None:
-                size = math.prod(tensor.shape) * _itemsize(tensor)
+                size = math.prod(tensor.shape) * item_bytes(tensor)
 
                 def work(path: str = path, tensor: Tensor = tensor) -> None:
                     self._read_through(path, tensor)
@@ -77,19 +85,15 @@ class ForeignValues:
 
     def _read_through(self, path: str, tensor: Tensor) -> None:
         dtype = layouts.stored_dtype(tensor.dtype)
-        grid = layouts.Grid(tensor.shape, _chunk(tensor))
+        grid = layouts.Grid(tensor.shape, choose_chunk(tensor))
         for number in range(grid.length):
             box = grid.box(grid.coordinates(number))
-            want = Want(path, tensor, ((box, np.empty(box.shape, dtype)),))
+            want = Want(path, tensor, ((box, empty_aligned(box.shape, dtype)),))
             fill_wants(self.store, [want], gap=_gap(self.store))
 
 
 def _gap(store: Store) -> int:
     return _REMOTE_GAP if store.is_remote else 0
-
-
-def _itemsize(tensor: Tensor) -> int:
-    return layouts.stored_dtype(tensor.dtype).itemsize
 
 
 def open_foreign(
@@ -167,7 +171,11 @@ def _with_marks(
 
 
 def _key(key: Any) -> Any:
-    return key if type(key) in (str, int, float, bool, type(None)) else str(key)
+    if type(key) in (str, int, float, bool, type(None)):
+        return key
+    raise pytree.UnsupportedTree(
+        f"Expected keys that are text, numbers or None, found {key!r:.80}"
+    )
 
 
 def _describe(
@@ -180,9 +188,9 @@ def _describe(
             return source.leaf, None
         data = cast(Array, source.array)
         tensor = Tensor(source.leaf.dtype, source.leaf.shape, data)
-        kept = Loose(_chunk(tensor))
+        kept = Loose(choose_chunk(tensor))
         return replace(source.leaf, store=kept), tensor
-    itemsize = _itemsize(tensor)
+    itemsize = item_bytes(tensor)
     blocks: tuple[Box, ...] = ()
     if isinstance(tensor.data, tuple):
         data = tensor.data
@@ -194,28 +202,10 @@ def _describe(
         tensor.dtype,
         tensor.shape,
         tensor.placement,
-        Loose(_chunk(tensor), blocks, gap),
+        Loose(choose_chunk(tensor), blocks, gap),
         impl=tensor.impl,
     )
     return leaf, tensor
-
-
-def _chunk(tensor: Tensor) -> tuple[int, ...]:
-    """Return the shape in which a tensor is looked through: some rows."""
-    if isinstance(tensor.data, Lazy) and 0 not in tensor.shape:
-        return tensor.data.chunk
-    shape, most = tensor.shape, max(1, _CHUNK_BYTES // _itemsize(tensor))
-    if 0 in shape or math.prod(shape) <= most:
-        return shape
-    for d in range(len(shape)):
-        inner = math.prod(shape[d + 1 :])
-        if inner <= most:
-            return (
-                *(1 for _ in shape[:d]),
-                min(shape[d], most // inner),
-                *shape[d + 1 :],
-            )
-    return shape
 
 
 def _digest(catalogue: Catalogue, manifest: Manifest) -> str:
