@@ -15,7 +15,7 @@ import pytree
 from layouts import Box, Leaf, Loose, Manifest
 
 from .._catalog import Opened
-from .._errors import Unsupported
+from .._errors import LimitExceeded, Unsupported
 from .._foreign import Goals
 from .._source import describe_leaf
 from .._store import Store
@@ -80,7 +80,14 @@ class ForeignValues:
         grid = layouts.Grid(tensor.shape, _chunk(tensor))
         for number in range(grid.length):
             box = grid.box(grid.coordinates(number))
-            want = Want(path, tensor, ((box, np.empty(box.shape, dtype)),))
+            try:
+                buffer = np.empty(box.shape, dtype)
+            except MemoryError:
+                raise LimitExceeded(
+                    f"expected memory for a chunk of {box.size * dtype.itemsize:,} "
+                    f"bytes, found none - at `{path}`, in {self.store.url}"
+                ) from None
+            want = Want(path, tensor, ((box, buffer),))
             fill_wants(self.store, [want], gap=_gap(self.store))
 
 
