@@ -31,7 +31,7 @@ def plan_spans(shape: Shape, boxes: Sequence[Box], *, gap: int = 0) -> Iterator[
     [(1, 0), (2, 0)]
     """
     wanted = [box for box in dict.fromkeys(boxes) if 0 not in box.shape]
-    return _plan((), shape, wanted, gap)
+    return _plan(shape, wanted, gap)
 
 
 def count_span_items(shape: Shape, boxes: Sequence[Box], *, gap: int = 0) -> int:
@@ -92,21 +92,21 @@ def _edges(blocks: tuple[Box, ...]) -> tuple[NDArray[np.int64], NDArray[np.int64
     return starts, starts + np.array([b.shape for b in blocks], np.int64).reshape(size)
 
 
-def _plan(prefix: Shape, shape: Shape, boxes: list[Box], gap: int) -> Iterator[Box]:
-    """Plan what lies at `prefix`; shape and boxes have the dimensions that are left."""
-    ones = (1,) * len(prefix)
+def _plan(shape: Shape, boxes: list[Box], gap: int) -> Iterator[Box]:
     if not shape:
         if boxes:
-            yield Box(prefix, ones)
+            yield Box((), ())
         return
     zeros = (0,) * (len(shape) - 1)
     for low, high, active in _strips(shape, boxes, gap):
         if _is_dense(shape, active, gap):
-            yield Box((*prefix, low, *zeros), (*ones, high - low, *shape[1:]))
+            yield Box((low, *zeros), (high - low, *shape[1:]))
             continue
-        rows = _rows(active)
+        # All rows of the strip are read alike: there may be many.
+        row = list(_plan(shape[1:], _rows(active), gap))
         for at in range(low, high):
-            yield from _plan((*prefix, at), shape[1:], rows, gap)
+            for start, size in row:
+                yield Box((at, *start), (1, *size))
 
 
 def _count(shape: Shape, boxes: list[Box], gap: int) -> int:

@@ -24,7 +24,7 @@ os.environ["PYTHONPATH"] = os.pathsep.join(
 )
 
 # A shared machine makes single examples slow at random, so no profile has a deadline.
-for name, examples in {"default": 25, "ci": 100, "full": 2000}.items():
+for name, examples in {"quick": 5, "default": 25, "ci": 60, "full": 2000}.items():
     hypothesis.settings.register_profile(
         name,
         deadline=None,

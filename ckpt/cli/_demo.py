@@ -63,6 +63,8 @@ def run_demo(
 
 def _run(run: Path) -> None:
     jax.config.update("jax_num_cpu_devices", 8)
+    for name, value in _cache_settings(run).items():
+        jax.config.update(name, value)
     training = prepare_training(make_mesh(4, 2))
     state = training.begin()
     size = sum(x.nbytes for x in pytree.flatten(state)[0].values())
@@ -120,6 +122,14 @@ def _plain(leaf: Any) -> Any:
     return jax.random.key_data(leaf) if is_key else leaf
 
 
+def _cache_settings(run: Path) -> dict[str, Any]:
+    """Return what lets the child find what this process has compiled already."""
+    return {
+        "jax_compilation_cache_dir": str(run.with_name("compiled")),
+        "jax_persistent_cache_min_compile_time_secs": 0.0,
+    }
+
+
 def _kill_in_save(run: Path, expected: dict[int, float]) -> None:
     print(f"   {'step':>6} {'loss':>8}   committed")
     target = KILLED
@@ -144,7 +154,8 @@ def _train_until_killed(run: Path, target: int) -> dict[int, float]:
     """Train in a child; kill it once the save of `target` has written some data."""
     command = [sys.executable, "-m", "ckpt.cli._train", str(run), str(LAST), str(EVERY)]
     losses: dict[int, float] = {}
-    with _child(command) as child:
+    settings = {k.upper(): str(v) for k, v in _cache_settings(run).items()}
+    with _child(command, settings) as child:
         for line in child.stdout:
             step, loss = json.loads(line)
             losses[step] = float.fromhex(loss)
@@ -160,8 +171,11 @@ def _train_until_killed(run: Path, target: int) -> dict[int, float]:
 
 
 @contextlib.contextmanager
-def _child(command: list[str]) -> Generator[Any]:
-    child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+def _child(command: list[str], settings: dict[str, str]) -> Generator[Any]:
+    environment = os.environ | settings
+    child = subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, env=environment
+    )
     try:
         yield child
     finally:

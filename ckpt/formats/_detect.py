@@ -4,24 +4,32 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from importlib import import_module
 
 from .._errors import CkptError
 from .._store import Store, open_store
 from .._store_options import GivenOptions
 from ._entry import Catalogue, Folder
 
-_FINDERS = (
-    ("_safetensors", "find_safetensors"),
-    ("_dcp", "find_dcp"),
-    ("_deepspeed", "find_deepspeed"),
-    ("_orbax", "find_orbax"),
-    ("_torch_files", "find_torch"),
-    ("_flax", "find_flax"),
-)
-"""Modules and functions, in the order in which they are asked."""
-
 Finder = Callable[[Folder], Catalogue | None]
+
+
+def _finders() -> tuple[Finder, ...]:
+    """Return the formats in the order in which they are asked; they are not small."""
+    from ._dcp import find_dcp
+    from ._deepspeed import find_deepspeed
+    from ._flax import find_flax
+    from ._orbax import find_orbax
+    from ._safetensors import find_safetensors
+    from ._torch_files import find_torch
+
+    return (
+        find_safetensors,
+        find_dcp,
+        find_deepspeed,
+        find_orbax,
+        find_torch,
+        find_flax,
+    )
 
 
 def find_catalogue(
@@ -34,8 +42,7 @@ def find_catalogue(
     folder = look_at(path, step, options)
     if folder is None:
         return None
-    for module, name in _FINDERS:
-        find: Finder = getattr(import_module(f"{__package__}.{module}"), name)
+    for find in _finders():
         found = find(folder)
         if found is not None:
             return folder.store, found

@@ -6,7 +6,9 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import cast
+from itertools import islice
+from operator import add, mul
+from typing import Any, cast
 
 import numpy as np
 
@@ -21,6 +23,9 @@ from ._entry import Array, Blob, Block, Lazy, Tensor
 
 _TASK_BYTES = 4 << 20
 """What one thread reads before it looks for more."""
+
+_WAVE = 16
+"""How many such portions for each thread are planned ahead."""
 
 _SPAN_BYTES = 256 << 20
 """Items that do not lie in C order are read in pieces that span at most this much."""
@@ -63,13 +68,10 @@ def fill_wants(
     for want in wants:
         if isinstance(want.tensor.data, np.ndarray):
             _copy_held(want.tensor, want.goals)
-    jobs = (job for want in wants for job in _jobs(store, want, gap))
-    # Planned as they are carried out: a plan of all runs may be large itself.
-    run_all(
-        lambda group: _carry_out(store, group),
-        list(_groups(jobs)),
-        parallel=parallel,
-    )
+    groups = _groups(job for want in wants for job in _jobs(store, want, gap))
+    # Planned while it is carried out: a plan of all runs may be large itself.
+    while wave := list(islice(groups, _WAVE * parallel)):
+        run_all(lambda group: _carry_out(store, group), wave, parallel=parallel)
     for want in wants:
         if want.tensor.dtype == "bool":
             _refuse_other_bools(store, want)
@@ -176,47 +178,67 @@ def _run_jobs(
     itemsize = _itemsize(want.tensor)
     shape = block.box.shape
     most = max(1, (store.request_bytes if store.is_remote else _TASK_BYTES) // itemsize)
+    runs: list[Box] = []
+    held = 0
     for span in layouts.plan_spans(shape, parts, gap=gap):
         for run in layouts.cut_span(span, most):
+            if runs and held + run.size > most:
+                yield _runs_job(store, want, block, runs)
+                runs, held = [], 0
+            runs.append(run)
+            held += run.size
+    if runs:
+        yield _runs_job(store, want, block, runs)
 
-            def work(reader: Reader | None, run: Box = run) -> None:
-                _read_run(store, want, block, run, cast("Reader", reader))
 
-            yield _Job(block.blob.name, run.size * itemsize, work)
-
-
-def _read_run(store: Store, want: Want, block: Block, run: Box, reader: Reader) -> None:
+def _runs_job(store: Store, want: Want, block: Block, runs: Sequence[Box]) -> _Job:
+    """Return how to read some runs that follow one another."""
     itemsize = _itemsize(want.tensor)
-    first = 0
-    for at, size in zip(run.start, block.box.shape, strict=True):
-        first = first * size + at
-    offset = block.blob.offset + block.offset + first * itemsize
-    start = tuple(a + b for a, b in zip(block.box.start, run.start, strict=True))
-    box = Box(start, run.shape)
-    goals = [g for g in want.goals if _meets(g[0], box)]
-    direct = _direct(box, goals)
-    if direct is not None:
-        _read(store, want, block.blob.name, reader, offset, direct)
-        return
-    raw = np.empty(run.size * itemsize, np.uint8)
-    _read(store, want, block.blob.name, reader, offset, raw)
-    values = raw.view(layouts.stored_dtype(want.tensor.dtype)).reshape(run.shape)
-    for goal, buffer in goals:
-        scatter(box, values, goal, buffer)
+    steps = c_strides(block.box.shape, itemsize)
+    begin = block.blob.offset + block.offset
+    origin = block.box.start
+
+    def work(reader: Reader | None) -> None:
+        reader = cast("Reader", reader)
+        goals = _near(want.goals, block, runs)
+        for run in runs:
+            offset = begin + sum(map(mul, run.start, steps))
+            box = Box(tuple(map(add, origin, run.start)), run.shape)
+            part = _part_of(goals[0], box) if len(goals) == 1 else None
+            if part is not None:
+                _read(store, want, block.blob.name, reader, offset, part)
+                continue
+            raw = np.empty(run.size * itemsize, np.uint8)
+            _read(store, want, block.blob.name, reader, offset, raw)
+            dtype = layouts.stored_dtype(want.tensor.dtype)
+            values = raw.view(dtype).reshape(run.shape)
+            for goal, buffer in goals:
+                scatter(box, values, goal, buffer)
+
+    return _Job(block.blob.name, sum(run.size for run in runs) * itemsize, work)
 
 
-def _meets(goal: Box, box: Box) -> bool:
-    return layouts.intersect(goal, box) is not None
+def _near(goals: Sequence[Goal], block: Block, runs: Sequence[Box]) -> list[Goal]:
+    """Return the goals that want some of the rows in which the runs lie."""
+    if not block.box.shape:
+        return list(goals)
+    low = block.box.start[0] + runs[0].start[0]
+    high = block.box.start[0] + runs[-1].stop[0]
+    return [g for g in goals if g[0].start[0] < high and low < g[0].stop[0]]
 
 
-def _direct(box: Box, goals: Sequence[Goal]) -> Array | None:
-    """Return the part of the one goal that is the box, if it lies in one run."""
-    if len(goals) != 1:
-        return None
-    goal, buffer = goals[0]
-    if layouts.intersect(goal, box) != box:
-        return None
-    part = buffer[(*box.within(goal.start), ...)]
+def _part_of(goal: Goal, box: Box) -> Array | None:
+    """Return the part of a goal's buffer that is the box, if it lies in one run."""
+    wanted, buffer = goal
+    index: list[Any] = []
+    for a, n, first, size in zip(
+        box.start, box.shape, wanted.start, wanted.shape, strict=True
+    ):
+        low = a - first
+        if low < 0 or low + n > size:
+            return None
+        index.append(slice(low, low + n))
+    part = buffer[(*index, ...)]
     return part if part.flags.c_contiguous else None
 
 

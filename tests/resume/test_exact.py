@@ -1,5 +1,7 @@
 """Twenty steps equal ten, a kill -9, a new process, and ten more, bit for bit."""
 
+from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,20 @@ NEEDS = {
     "datasets": ("datasets",),
     "datasets-map": ("datasets",),
 }
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[JobServer]:
+    """A process that has imported all that is tried: that takes longest."""
+    modules = ("flax.nnx", "flax.linen", "optax", "equinox", "grain")
+    loaders = {package for needed in NEEDS.values() for package in needed}
+    found = [name for name in sorted(loaders) if find_spec(name)]
+    with JobServer(
+        *("ckpt", "ckpt.resume", "tests.resume._loops", "tests.resume._train"),
+        *modules,
+        *found,
+    ) as started:
+        yield started
 
 
 @pytest.mark.parametrize(("style", "source"), CASES)
