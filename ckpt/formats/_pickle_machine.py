@@ -16,7 +16,7 @@ _COST = 7
 """How many operations more a container counts for, as its memory is so much larger."""
 
 _FREE = 1 << 14
-_SPARSE = 5
+_SPARSE = 3
 """What a pickle may hold at once, and at each further so many of its bytes.
 
 A byte can make a container, which takes a hundred in memory. Writers spend more: on

@@ -196,7 +196,7 @@ def _set(m: Machine, items: list[Any]) -> None:
         target.items.extend(pairs)
     elif isinstance(target, dict):
         if items and not target:
-            m.contain(2)  # The first item makes it four times larger.
+            m.contain()  # The first item makes it four times larger.
         keys = check_keys(m, items[::2])
         cast(dict[Any, Any], target).update(zip(keys, items[1::2], strict=True))
     else:
