@@ -77,10 +77,10 @@ def copy(
     committed when all of it is there, under the commit and digest that it had; objects
     that it reuses of other steps are copied with it. Steps that `target` has already
     are left; what a copy that was killed had written is not sent again. `overwrite`
-    replaces other commits of the same steps. A checkpoint of another library is
-    converted: its leaves are saved, as a step of ours, while they are read. Returns the
-    checkpoints of `target`, in order of steps; a step that is pruned meanwhile is not
-    among them.
+    replaces other commits of the same steps. A checkpoint of another library (its
+    newest step, or `step`) is converted: its leaves are saved, as a step of ours, while
+    they are read. Returns the checkpoints of `target`, in order of steps; a step that
+    is pruned meanwhile is not among them.
 
     `max_host_bytes` bounds how many objects are held at once (by default a GiB of
     them); one at least is, whole, where it is sent to a store. `progress` is called

@@ -31,8 +31,8 @@ def save_safetensors(
     model-00001-of-00003.safetensors and so on with model.safetensors.index.json where
     the arrays are more than `max_shard_bytes`; safetensors, huggingface_hub and
     transformers read them. Names are the paths with dots, so that those of a flat dict
-    are its keys. `select` takes only the paths that its globs match; `rename` maps
-    paths, as in `restore`, before they become names. Python numbers become arrays
+    are its keys. `select` takes only the paths that its globs match, as they were
+    before `rename`, which maps paths as in `restore`. Python numbers become arrays
     without dimensions (int64, float64 or bool); None is left out, as it has no leaf.
     Ties are written once, and recorded in the metadata {name: name of the array}.
     `metadata` is kept beside {"format": "pt"}, which transformers asks for.

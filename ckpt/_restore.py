@@ -16,7 +16,7 @@ from ._errors import Damaged, StructureMismatch
 from ._job import ALONE, BARRIER_SECONDS, Job, check_timeout, joined
 from ._mirror import Places
 from ._per_process import flatten_like, inside_nodes, split_paths
-from ._rename import nest_by_path
+from ._rename import nest_by_path, number_by_like
 from ._store_options import GivenOptions
 from ._target import (
     Specs,
@@ -65,12 +65,13 @@ def restore(
     (NamedSharding), else where `specs` says, else its saved spec is re-laid on `mesh`;
     without any of them it comes back as numpy. `like` gives structure, types, shapes
     and dtypes, and everything that differs is listed at once. `select` reads only the
-    paths its globs match; the others are `like`'s, else ckpt.ABSENT. `rename` maps
-    saved paths to like's; without `like`, to those of nested dicts. `cast=True` allows
-    lossless dtype changes, "lossy" the rest, and what JAX would narrow.
-    `expect` is the digest the checkpoint must have. With `mirror` the newest step of
-    both places, from `path` unless it is damaged or missing there (then a UserWarning
-    says so); the logger "ckpt" tells which. `store_options` say how to reach stores.
+    paths its globs match, which are those after `rename`; the others are `like`'s, else
+    ckpt.ABSENT. `rename` maps saved paths to like's; without `like`, to those of nested
+    dicts. `cast=True` allows lossless dtype changes, "lossy" the rest, and what JAX
+    would narrow. `expect` is the digest the checkpoint must have. With `mirror` the
+    newest step of both places, from `path` unless it is damaged or missing there (then
+    a UserWarning says so); the logger "ckpt" tells which. `store_options` say how to
+    reach stores.
 
     In a job of several processes a restore onto a mesh (or shardings of `like`) that
     spans them is for all to call, with the same arguments. What several of them want
@@ -185,6 +186,8 @@ def resolve(
         # What is tied in `like` alone is not one leaf here: the saved ties decide.
         like, wanted = flatten_like(wishes.like, structure)
         like |= {alias: like[path] for alias, path in wanted.ties.items()}
+        if not manifest.commit:
+            saved = number_by_like(saved, like)
         _compare(manifest, saved, like, wanted, rename, missing, extra, chosen)
     matched = [
         path

@@ -157,7 +157,7 @@ def count_loose_requests(leaf: Leaf, read: LeafRead, *, request_bytes: int) -> i
     """Return in how many requests a loose leaf is read: runs, or chunks."""
     store = leaf.store
     if not isinstance(store, Loose) or not store.blocks:
-        return -(-read.read // max(request_bytes, 1))
+        return -(-read.read // request_bytes)
     found = 0
     for block, parts in find_wanted(store.blocks, read.targets).items():
         gap = store.gap // leaf.itemsize

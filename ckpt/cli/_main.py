@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import os
 import sys
+import warnings
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any, cast
@@ -14,6 +16,7 @@ import ckpt
 import pytree
 
 from .._checkpoint import describe
+from ..formats._detect import FORMATS
 from ..resume import goodput, prometheus
 from ._progress import show_progress
 
@@ -22,17 +25,33 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; return 0, 1 when a problem was found, 2 when it went wrong."""
     arguments = _parser().parse_args(argv)
     try:
-        return arguments.work(arguments)
+        with warnings.catch_warnings():
+            # Not one's own line of code, and names from files are in them too.
+            warnings.showwarning = _show_warning
+            warnings.simplefilter("default", UserWarning)
+            return arguments.work(arguments)
     except (ckpt.CkptError, ValueError) as error:
-        print(f"ckpt: {_safe(str(error))}", file=sys.stderr)
+        _complain(str(error))
         return 2
     except BrokenPipeError:
         return 0
 
 
+def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
+    _complain(str(message))
+
+
+def _complain(text: str) -> None:
+    print(f"ckpt: {_safe(text)}", file=sys.stderr)
+
+
+_PATH = "a run, one checkpoint's directory, or another library's folder or file"
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m ckpt", description="Checkpoints of JAX trees."
+        prog="python -m ckpt",
+        description=f"Checkpoints of JAX trees, and of others: {FORMATS}.",
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
@@ -40,7 +59,7 @@ def _parser() -> argparse.ArgumentParser:
         command = commands.add_parser(name, help=text, description=text)
         command.set_defaults(work=work)
         for path in ("path", "other")[:paths]:
-            command.add_argument(path, help="a run, or one checkpoint's directory")
+            command.add_argument(path, help=_PATH)
         if paths:
             command.add_argument("--json", action="store_true", help="for machines")
         return command
@@ -55,19 +74,24 @@ def _parser() -> argparse.ArgumentParser:
     plan = add("plan", _plan, "say what a restore on a mesh would read")
     plan.add_argument("--mesh", required=True, help="e.g. data=4,model=2")
     plan.add_argument("--processes", type=int, help="how many hosts read")
+    plan.add_argument("--select", action="append", help="only these paths (a glob)")
+    plan.add_argument("--cast", choices=["lossy"], help="as restore's cast=")
     for command in (show, verify, plan):
         command.add_argument("--step", type=int, help="default: the newest")
     add("diff", _diff, "compare two checkpoints, values bit by bit", paths=2)
     copy = add("copy", _copy, "copy a run's steps into another run", paths=0)
-    copy.add_argument("source", help="a run, or one checkpoint's directory")
+    copy.add_argument("source", help=_PATH)
     copy.add_argument("target", help="the run to copy into")
-    copy.add_argument("--step", type=int, help="default: all")
+    text = "default: all (of another library's steps the newest)"
+    copy.add_argument("--step", type=int, help=text)
     copy.add_argument("--overwrite", action="store_true", help="replace other commits")
     export = add("export", _export, "write safetensors files of a checkpoint", paths=0)
-    export.add_argument("source", help="a run, or one checkpoint's directory")
+    export.add_argument("source", help=_PATH)
     export.add_argument("out", help="the folder for the files")
     export.add_argument("--step", type=int, help="default: the newest")
     export.add_argument("--select", action="append", help="only these paths (a glob)")
+    text = "give paths other names, e.g. '*/fp32=*'"
+    export.add_argument("--rename", action="append", metavar="OLD=NEW", help=text)
     export.add_argument("--max-shard-bytes", type=int, default=5_000_000_000)
     export.add_argument("--overwrite", action="store_true", help="replace a set")
     drain = add("drain", _drain, "finish what saves with mirror= have left", paths=0)
@@ -116,24 +140,45 @@ def _demo(arguments: Any) -> int:
 
 def _ls(arguments: Any) -> int:
     rows: list[dict[str, Any]] = []
-    for step in ckpt.steps(arguments.path):
+    found = _steps(arguments.path)
+    for step in found:
         try:
-            found = ckpt.open(arguments.path, step=step)
-            sizes = {"leaves": len(found), "bytes": found.nbytes}
-            told = {"saved": _saved(found), "metrics": found.metrics}
-            rows.append({"step": step, **sizes, **told})
+            rows.append(_row(ckpt.open(arguments.path, step=step)))
         except ckpt.CkptError as error:
             rows.append({"step": step, "error": str(error)})
+    if not found:
+        try:
+            rows.append(_row(ckpt.open(arguments.path)))
+        except ckpt.NotFound as error:
+            # No failure: a run may begin there yet.
+            _complain(str(error))
     lines = [f"{'step':>10} {'saved (UTC)':19} {'leaves':>8} {'bytes':>16}  metrics"]
     for row in rows:
         shown = ", ".join(f"{k}={v}" for k, v in row.get("metrics", {}).items())
         # One line a step, whatever the names of its metrics hold.
         told = row.get("error") or (
-            f"{row['saved'] or '?':19} {row['leaves']:>8,} {row['bytes']:>16,}  {shown}"
+            f"{_saved_or_format(row):19} {row['leaves']:>8,} {row['bytes']:>16,}  "
+            f"{shown}"
         )
         lines.append(f"{row['step']:>10} {told}".rstrip().replace("\n", "\\n"))
     _print(arguments, rows, "\n".join(lines))
     return int(any("error" in row for row in rows))
+
+
+def _steps(path: str) -> list[int]:
+    """Return a run's steps, [] for a file, which is another library's."""
+    return [] if os.path.isfile(path) else ckpt.steps(path)
+
+
+def _saved_or_format(row: dict[str, Any]) -> str:
+    """Return when a step was saved; other libraries do not say it."""
+    return row["saved"] or ("?" if row["format"] == "ckpt" else f"({row['format']})")
+
+
+def _row(found: ckpt.Checkpoint) -> dict[str, Any]:
+    row = {"step": found.step, "leaves": len(found), "bytes": found.nbytes}
+    told = {"saved": _saved(found), "metrics": found.metrics}
+    return row | told | {"format": found.format}
 
 
 def _saved(found: ckpt.Checkpoint) -> str | None:
@@ -157,7 +202,8 @@ def _show(arguments: Any) -> int:
         for x in leaves
     ]
     width = max((len(x.path) for x in leaves), default=0)
-    lines = [str(found)]
+    told = "" if found.format == "ckpt" else f"{found.format}: "
+    lines = [f"{told}{found}"]
     lines += [f"{x.path:<{width}} {x.nbytes:>16,}  {describe(x)}" for x in leaves]
     lines += [
         f"{a:<{width}} {'tied':>16}  {b}"
@@ -190,7 +236,12 @@ def _plan(arguments: Any) -> int:
             raise ValueError(f"expected --mesh as data=4,model=2, found {item!r}")
         mesh[name] = int(size)
     plan = ckpt.plan(
-        arguments.path, mesh, step=arguments.step, processes=arguments.processes
+        arguments.path,
+        mesh,
+        step=arguments.step,
+        processes=arguments.processes,
+        select=arguments.select,
+        cast=arguments.cast or False,
     )
     value = {
         "step": plan.step,
@@ -241,12 +292,20 @@ def _export(arguments: Any) -> int:
             arguments.out,
             step=arguments.step,
             select=arguments.select,
+            rename=_rename(arguments.rename or []),
             max_shard_bytes=arguments.max_shard_bytes,
             overwrite=arguments.overwrite,
             progress=progress,
         )
     _print(arguments, {"files": names}, "\n".join(names))
     return 0
+
+
+def _rename(rules: list[str]) -> dict[str, str]:
+    pairs = [rule.rpartition("=") for rule in rules]
+    if wrong := [new for old, _, new in pairs if not old]:
+        raise ValueError(f"expected --rename as OLD=NEW, found {wrong[0]!r}")
+    return {old: new for old, _, new in pairs}
 
 
 def _drain(arguments: Any) -> int:

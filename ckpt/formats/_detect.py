@@ -3,12 +3,32 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from urllib.parse import unquote
 
-from .._errors import CkptError
+from .._errors import CkptError, Damaged, NotFound, Unsupported
+from .._local_store import LocalStore
 from .._store import Store, open_store
 from .._store_options import GivenOptions
 from ._entry import Catalogue, Folder
+from ._links import find_snapshot, follow_links
+
+FORMATS = "safetensors, PyTorch DCP, DeepSpeed, Orbax, torch.save, flax msgpack"
+"""What is read, for people."""
+
+_SHOWN = 5
+_EMPTY = "it is an empty folder"
+_ABSENT = "nothing has that name, so check the path"
+
+_POINTER = b"version https://git-lfs.github.com/"
+_POINTER_BYTES = 1024
+_LARGE = (".safetensors", ".bin", ".pt", ".pth", ".msgpack", ".ckpt")
+_LOOKED_AT = 100
+
+_WITHIN = frozenset(
+    (".metadata", "latest", "_METADATA", "_CHECKPOINT_METADATA", "manifest.ocdbt")
+)
+"""Files of a checkpoint whose path stands for that of their folder."""
 
 Finder = Callable[[Folder], Catalogue | None]
 
@@ -37,16 +57,77 @@ def find_catalogue(
 ) -> tuple[Store, Catalogue] | None:
     """Return the checkpoint of another library at a path, and the store it is in.
 
-    None where no format knows what is there.
+    Unsupported for a file that no format knows. For a folder of others, or nothing,
+    NotFound that says so, or None where the caller has more to say: of a step that it
+    looked for, or of a store that hides what is there.
     """
     folder = look_at(path, step, options)
     if folder is None:
+        store = open_store(path, options=options)
+        if step is None and isinstance(store, LocalStore):
+            there = os.path.isdir(store.url)
+            raise NotFound(
+                "expected a run with a committed step, or a checkpoint, found neither "
+                f"- in {store.url}: {_EMPTY if there else _ABSENT}"
+            )
         return None
     for find in _finders():
-        found = find(folder)
+        try:
+            found = find(folder)
+        except CkptError as error:
+            _raise_if_pointer(folder, error)
+            raise
         if found is not None:
+            _check_step(found, step, folder.store.url)
             return folder.store, found
+    _raise_if_pointer(folder, None)
+    if folder.file:
+        raise Unsupported(
+            f"expected one of {FORMATS}, found a file that is none of them - in "
+            f"{folder.store.url}/{folder.file}: give the folder, if it is a part of "
+            "one, or convert it first"
+        )
+    if step is None:
+        raise NotFound(
+            "expected a run with a committed step, or a checkpoint, found neither - in "
+            f"{folder.store.url}: it holds {_sample(folder.names)}, and nothing of "
+            f"{FORMATS}"
+        )
     return None
+
+
+def _check_step(found: Catalogue, step: int | None, url: str) -> None:
+    if step not in (None, found.step):
+        raise NotFound(
+            f"expected step {step}, found step {found.step} of {found.format} - in "
+            f"{url}: leave step out, or give the path of the one that is meant"
+        )
+
+
+def _raise_if_pointer(folder: Folder, error: CkptError | None) -> None:
+    """Tell what Git leaves in the place of a large file from a damaged one."""
+    own = [n for n in folder.names if "/" not in n and n.endswith(_LARGE)]
+    for name in own[:_LOOKED_AT]:
+        if _is_pointer(folder.store, name):
+            raise Damaged(
+                "expected the file's own bytes, found a pointer of Git LFS - in "
+                f"{folder.store.url}/{name}: run `git lfs pull` in its folder"
+            ) from error
+
+
+def _is_pointer(store: Store, name: str) -> bool:
+    try:
+        if not 0 < (store.size(name) or 0) < _POINTER_BYTES:
+            return False
+        return store.read(name, limit=_POINTER_BYTES).startswith(_POINTER)
+    except CkptError:
+        return False
+
+
+def _sample(names: Sequence[str]) -> str:
+    tops = list(dict.fromkeys(n.partition("/")[0] for n in names))
+    more = f" and {len(tops) - _SHOWN} more" if len(tops) > _SHOWN else ""
+    return f"{', '.join(n[:80] for n in tops[:_SHOWN])}{more}"
 
 
 def look_at(
@@ -54,21 +135,50 @@ def look_at(
 ) -> Folder | None:
     """Return what lies below a path, or the one object that it is; None for nothing."""
     store = open_store(path, options=options)
-    try:
-        names = store.list("")
-    except CkptError:
-        names = []
+    names = _list(store)
+    if names and isinstance(store, LocalStore):
+        snapshot = find_snapshot(names, store)
+        if snapshot:
+            store = open_store(os.path.join(store.url, snapshot))
+            names = _list(store)
     if names:
-        return Folder(store, tuple(names), step=step)
+        return Folder(_as_meant(store, names), tuple(names), step=step)
     text = os.fspath(path).rstrip("/")
     above, _, name = text.rpartition("/")
     if not name or above.endswith((":", "/")):
         return None
     # A relative name lies in the folder where this process works.
     store = open_store(above or ("/" if text.startswith("/") else "."), options=options)
-    try:
-        if not store.has(name):
+    if isinstance(store, LocalStore):
+        name = unquote(name) if text.startswith("file://") else name
+        if not os.path.isfile(os.path.join(store.url, name)):
             return None
-    except CkptError:
+    elif not _has(store, name):
         return None
-    return Folder(store, (name,), file=name, step=step)
+    if name in _WITHIN or name.endswith(".distcp"):
+        names = _list(store)
+        return Folder(_as_meant(store, names), tuple(names), step=step)
+    return Folder(_as_meant(store, [name], name), (name,), file=name, step=step)
+
+
+def _list(store: Store) -> list[str]:
+    try:
+        return store.list("")
+    except CkptError:
+        # A folder that is there and cannot be listed is not an empty one.
+        if isinstance(store, LocalStore) and os.path.isdir(store.url):
+            raise
+        return []
+
+
+def _has(store: Store, name: str) -> bool:
+    try:
+        return store.has(name)
+    except CkptError:
+        return False
+
+
+def _as_meant(store: Store, names: list[str], given: str = "") -> Store:
+    if isinstance(store, LocalStore):
+        return follow_links(store, names, given)
+    return store

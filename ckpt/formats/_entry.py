@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -107,11 +108,8 @@ class Folder:
 
     def has(self, name: str) -> bool:
         """Tell whether an object is there."""
-        return name in self._known
-
-    @property
-    def _known(self) -> frozenset[str]:
-        return frozenset(self.names)
+        at = bisect_left(self.names, name)
+        return self.names[at : at + 1] == (name,)
 
 
 @dataclass(frozen=True, slots=True)

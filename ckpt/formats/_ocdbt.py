@@ -9,7 +9,7 @@ from functools import partial
 
 from .._errors import CkptError, Damaged, LimitExceeded, NotFound, Unsupported
 from .._store import Store
-from ._ocdbt_node import Child, Span, Value, parse_manifest, parse_node
+from ._ocdbt_node import Child, Span, Value, most_entries, parse_manifest, parse_node
 
 _MANIFEST_BYTES = 4 << 20
 _NODE_BYTES = 64 << 20
@@ -43,6 +43,7 @@ def read_database(
     found: dict[bytes, Value] = {}
     level = [root] if root else []
     seen: set[tuple[str, int]] = set()
+    taken = stored = 0
     with ThreadPoolExecutor(min(16, store.parallel)) as pool:
         while level:
             for child in level:
@@ -54,16 +55,27 @@ def read_database(
                     )
                 seen.add(place)
             below: list[Child] = []
-            for entries in pool.map(partial(_read_node, store, prefix), level):
+            read = pool.map(partial(_read_node, store, prefix), level)
+            for child, entries in zip(level, read, strict=True):
+                stored += child.span.length
+                taken += len(entries)
+                if taken > min(_KEYS, most_entries(stored)):
+                    # The others would be waited for otherwise.
+                    pool.shutdown(wait=False, cancel_futures=True)
+                    raise LimitExceeded(
+                        f"Expected at most {_KEYS:,} keys, or {most_entries(stored):,} "
+                        f"in {stored:,} bytes, found more - in {store.url}/{name}. "
+                        "Save it in several items."
+                    )
                 for entry in entries:
                     if isinstance(entry, Child):
                         below.append(entry)
                     else:
                         found[entry[0]] = _placed(entry[1], prefix)
-            if len(seen) + len(below) > _NODES or len(found) > _KEYS:
+            if len(seen) + len(below) > _NODES:
                 raise LimitExceeded(
-                    f"Expected at most {_NODES:,} nodes and {_KEYS:,} keys, found more "
-                    f"- in {store.url}/{name}. Save it in several items."
+                    f"Expected at most {_NODES:,} nodes, found more - in {store.url}/"
+                    f"{name}. Save it in several items."
                 )
             level = below
     return found

@@ -21,6 +21,10 @@ _RATIO = 64
 """Keys and metadata are compressed tenfold or so; a bomb is by ten thousand."""
 
 _ENTRIES = 1 << 20
+_FEW_ENTRIES = 1 << 17
+_ENTRIES_A_BYTE = 8
+"""Of what is stored: most entries take a byte or more, compressed."""
+
 _FILES = 1 << 16
 _KEY_BYTES = 32 << 20
 
@@ -112,13 +116,21 @@ def parse_manifest(data: bytes) -> tuple[bool, Child | None]:
     return numbered, root
 
 
+def most_entries(stored: int) -> int:
+    """Return how many entries nodes of so many bytes may have in all.
+
+    A few bytes may stand for many entries, each of which takes time to read.
+    """
+    return _FEW_ENTRIES + _ENTRIES_A_BYTE * stored
+
+
 def parse_node(data: bytes, child: Child) -> list[Child] | list[tuple[bytes, Value]]:
     """Return the nodes below a node, or the keys and values of a leaf."""
     cursor = _Cursor(_open(data, NODE))
     if (height := cursor.byte()) != child.height:
         raise ValueError(f"a node of height {child.height}, found {height}")
     files = _parse_files(cursor, base=child.span.base)
-    count = cursor.count(_ENTRIES, "entries")
+    count = cursor.count(min(_ENTRIES, most_entries(len(data))), "entries")
     prefixes = [0, *cursor.numbers(count - 1)] if count else []
     suffixes = cursor.numbers(count)
     common = cursor.numbers(count) if height else []

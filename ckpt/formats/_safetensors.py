@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from itertools import islice
 from typing import Any
 
 from .._errors import Damaged, Unsupported, Untrusted
@@ -15,6 +16,7 @@ from ._safetensors_sharded import SHARDING, join_parts
 
 _SUFFIX = ".safetensors"
 _OF = re.compile(r"(.+)-(\d{5,9})-of-(\d{5,9})\.safetensors")
+_RANDOM = re.compile(r"\.[0-9a-f]{8}$")
 _WHOLE = (
     "model.safetensors",
     "diffusion_pytorch_model.safetensors",
@@ -46,7 +48,7 @@ def find_safetensors(folder: Folder) -> Catalogue | None:
         return _find_file(folder)
     own = [n for n in folder.names if "/" not in n]
     files = [n for n in own if n.endswith(_SUFFIX)]
-    index, notes = find_index(own)
+    index, notes = find_index(own, folder.store.url)
     if index:
         return _open_index(folder, index, files, notes)
     if files:
@@ -56,9 +58,9 @@ def find_safetensors(folder: Folder) -> Catalogue | None:
         for n in folder.names
         if n.startswith("sharded/") and n.count("/") == 1 and n.endswith(_SUFFIX)
     ]
-    if below:
+    if parts := _take_parts(folder, _read_all(folder, below)):
         note = "the consolidated files are missing: sharded/ was read"
-        return _open_parts(folder, _read_all(folder, below), (note,))
+        return _open_parts(folder, parts, (note,))
     return None
 
 
@@ -135,24 +137,16 @@ def _open_files(folder: Folder, files: Sequence[str]) -> Catalogue:
     passed = [
         n
         for n in files
-        if ((found := _OF.fullmatch(n)) and f"{found[1]}{_SUFFIX}" in files)
+        if ((found := _OF.fullmatch(n)) and _is_one_of(found[1], files))
         or (n.startswith("consolidated") and whole)
     ]
     kept = [n for n in files if n not in passed]
     headers = _read_all(folder, kept)
-    parts = [h for h in headers if SHARDING in h.metadata]
     notes = tuple([f"{_list(passed)}: passed over"] if passed else [])
-    if parts:
-        others = [h.name for h in headers if SHARDING not in h.metadata]
-        if others:
-            raise Unsupported(
-                f"expected files of parts, or of whole tensors, found both: "
-                f"{_list([parts[0].name, *others])} - in {folder.store.url}: give the "
-                "path of one file"
-            )
+    if parts := _take_parts(folder, headers):
         return _open_parts(folder, parts, notes)
     for prefix, counts in groups.items():
-        if f"{prefix}{_SUFFIX}" not in files:
+        if not _is_one_of(prefix, files):
             _check_complete(folder, prefix, counts)
     shared = _find_shared(headers)
     if shared and whole:
@@ -165,6 +159,15 @@ def _open_files(folder: Folder, files: Sequence[str]) -> Catalogue:
             f"{folder.store.url}: give the path of one file"
         )
     return _catalogue(headers, notes)
+
+
+def _is_one_of(prefix: str, files: Sequence[str]) -> bool:
+    """Tell whether the whole of what the files of a prefix are parts of is there.
+
+    What an export that was killed has left has a random word behind the prefix.
+    """
+    names = {f"{prefix}{_SUFFIX}", f"{_RANDOM.sub('', prefix)}{_SUFFIX}"}
+    return not names.isdisjoint(files)
 
 
 def _check_complete(folder: Folder, prefix: str, counts: dict[int, set[int]]) -> None:
@@ -187,6 +190,19 @@ def _find_shared(headers: Sequence[Header]) -> str:
             return f"`{min(seen.intersection(header.rows))}`"
         seen.update(header.rows)
     return ""
+
+
+def _take_parts(folder: Folder, headers: Sequence[Header]) -> list[Header]:
+    """Return the files if they hold parts of tensors, none if they hold whole ones."""
+    parts = [h for h in headers if SHARDING in h.metadata]
+    others = [h.name for h in headers if SHARDING not in h.metadata]
+    if parts and others:
+        raise Unsupported(
+            f"expected files of parts, or of whole tensors, found both: "
+            f"{_list([parts[0].name, *others])} - in {folder.store.url}: give the "
+            "path of one file"
+        )
+    return parts
 
 
 def _open_parts(
@@ -212,8 +228,9 @@ def _check_parts(folder: Folder, names: Iterable[str]) -> None:
         if (found := re.search(r"(?:^|/)shard-(\d{5,9})-model-", n))
     }
     if numbers and max(numbers) != len(numbers):
-        lost = [n for n in range(1, max(numbers) + 1) if n not in numbers][:_SHOWN]
-        shown = [f"shard-{n:05}-*" for n in lost]
+        # Lazily: a name may say any number.
+        lost = (n for n in range(1, max(numbers) + 1) if n not in numbers)
+        shown = [f"shard-{n:05}-*" for n in islice(lost, _SHOWN)]
         raise Damaged(
             f"expected the files of {max(numbers)} processes, found none of "
             f"{_list(shown)} - in {folder.store.url}: complete the copy"
@@ -237,7 +254,11 @@ def _tie(tree: dict[str, Tensor], metadata: dict[str, Any]) -> None:
     ties = {
         alias: tree[source]
         for alias, source in metadata.items()
-        if alias not in tree and isinstance(source, str) and source in tree
+        if alias not in tree
+        # It is there in nearly every file, and "pt" may be a tensor as well.
+        and alias != "format"
+        and isinstance(source, str)
+        and source in tree
     }
     tree.update(ties)
 

@@ -13,10 +13,10 @@ _MARK = ".safetensors.index"
 _FIRST = ("model", "diffusion_pytorch_model", "adapter_model")
 
 
-def find_index(names: Sequence[str]) -> tuple[str, tuple[str, ...]]:
+def find_index(names: Sequence[str], url: str) -> tuple[str, tuple[str, ...]]:
     """Return the index of a folder, "" without, and what to say of others.
 
-    >>> find_index(["model.safetensors.index.json", "model.safetensors"])
+    >>> find_index(["model.safetensors.index.json", "model.safetensors"], "a folder")
     ('model.safetensors.index.json', ())
     """
     found = [n for n in names if _MARK in n and n.endswith(".json")]
@@ -26,7 +26,8 @@ def find_index(names: Sequence[str]) -> tuple[str, tuple[str, ...]]:
     chosen = next((n for n in plain if n in found), "")
     if not chosen:
         raise Unsupported(
-            f"expected one index, found {', '.join(found[:20])}: give the path of one"
+            f"expected one index, found {', '.join(found[:20])} - in {url}: give the "
+            "path of one"
         )
     others = ", ".join(n for n in found[:20] if n != chosen)
     return chosen, (f"{others}: passed over for {chosen}",)

@@ -12,7 +12,7 @@ import numpy as np
 
 import layouts
 import pytree
-from layouts import Box, Chunked, Leaf, Shape
+from layouts import Box, Chunked, Leaf, Loose, Shape
 
 from .._catalog import Openable, Opened, is_handle, open_path
 from .._checkpoint import decode_leaf_value
@@ -51,6 +51,11 @@ class Item:
     def nbytes(self) -> int:
         """Bytes of it in a file."""
         return math.prod(self.shape) * self.bits // 8
+
+    @property
+    def chunk_bytes(self) -> int:
+        """Bytes that are held at least while any of it is read."""
+        return math.prod(self.rows or ()) * max(self.bits, 8) // 8
 
 
 Read = Callable[[Sequence[tuple[Item, Box]]], list[Array]]
@@ -187,7 +192,11 @@ def _describe_stored(opened: Opened, numbers: Mapping[str, int], path: str) -> I
     leaf = opened.manifest.leaves[number]
     if leaf.store is None:
         return _number(leaf.path, decode_leaf_value(leaf))
-    rows = leaf.store.chunk if isinstance(leaf.store, Chunked) else None
+    rows = None
+    if isinstance(leaf.store, Chunked) or (
+        isinstance(leaf.store, Loose) and not leaf.store.blocks
+    ):
+        rows = leaf.store.chunk
     return _make_item(leaf, number, rows)
 
 

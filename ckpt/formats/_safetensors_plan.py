@@ -140,17 +140,22 @@ def cut_item(item: Item, *, most: int) -> Iterator[Box]:
     [(2, 4), (2, 4), (1, 4)]
     """
     shape = item.shape
-    # Two float4 are a byte: they are never cut.
-    if item.nbytes <= most or item.bits < 8:
+    if item.nbytes <= most:
         yield layouts.whole(shape)
         return
-    size = item.bits // 8
+    # Two float4 are a byte, which no cut may part.
+    least = 8 // item.bits or 1
+    inner = [math.prod(shape[d + 1 :]) for d in range(len(shape))]
     d = next(
-        (d for d in range(len(shape)) if math.prod(shape[d + 1 :]) * size <= most),
+        (d for d, size in enumerate(inner) if size * item.bits <= 8 * most),
         len(shape) - 1,
     )
-    rows = max(1, most // (math.prod(shape[d + 1 :]) * size))
-    if item.rows and rows > item.rows[d]:
+    while d and shape[d] * inner[d] % least:
+        d -= 1
+    rows = max(1, 8 * most // (inner[d] * item.bits))
+    if inner[d] % least:
+        rows = max(least, rows - rows % least)
+    elif item.rows and rows > item.rows[d]:
         rows -= rows % item.rows[d]
     cell = (*(1 for _ in range(d)), rows, *shape[d + 1 :])
     grid = layouts.Grid(shape, cell)

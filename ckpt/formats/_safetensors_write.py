@@ -43,7 +43,7 @@ _MEMORY_BATCH_BYTES = 1 << 20
 """What stores that need not wait for a disk like to be given at once."""
 
 _LEAST_BYTES = 16 << 20
-"""What a worker gets of a budget: small pieces read the chunks they lie in again."""
+"""What a worker gets of a budget, or more: small pieces read their chunks again."""
 
 _SENT_BYTES = 512 << 20
 _LARGEST_SENT = 5_000_000_000
@@ -106,10 +106,7 @@ def write_set(
         max_host_bytes=max_host_bytes,
         options=options,
     )
-    if both := sorted(set(told).intersection(content.ties)):
-        raise ValueError(
-            f"expected metadata= without the names of ties, found {both[0]!r}"
-        )
+    _refuse_ties(told, content)
     files, index = _plan(store, content, names, told, max_shard_bytes, max_host_bytes)
     old = _read_old(store, names)
     store.make_folders([""])
@@ -135,6 +132,21 @@ def _check_metadata(metadata: Mapping[str, str] | None) -> dict[str, str]:
             raise ValueError("expected metadata= without total_size, found it")
         f"{key}{value}".encode()
     return found
+
+
+def _refuse_ties(metadata: Mapping[str, str], content: Content) -> None:
+    """Refuse metadata that readers would take for names of arrays."""
+    if both := sorted(set(metadata).intersection(content.ties)):
+        raise ValueError(
+            f"expected metadata= without the names of ties, found {both[0]!r}"
+        )
+    names = {item.name for item in content.items}
+    for key, value in metadata.items():
+        if value in names and key not in names and key != "format":
+            raise ValueError(
+                f"expected metadata= that ties no name to an array, found {key!r:.80}: "
+                f"{value!r:.80}: choose another text"
+            )
 
 
 def _plan(
@@ -210,7 +222,9 @@ def _write_files(
         workers = max(1, min(workers, held))
     if max_host_bytes is not None:
         # A piece is held twice where it is gathered, beside the chunk it comes from.
-        workers = max(1, min(workers, max_host_bytes // _LEAST_BYTES))
+        chunk = max((x.chunk_bytes for file in files for x in file.items), default=0)
+        least = max(_LEAST_BYTES, 3 * chunk)
+        workers = max(1, min(workers, max_host_bytes // least))
         piece = min(piece, max_host_bytes // (3 * workers))
     count = count_up(progress, sum(file.size for file in files))
     parallel = min(workers, len(files))
@@ -245,7 +259,8 @@ def _batch(file: File, piece: int) -> Iterator[Batch]:
     boxes: list[tuple[Item, Box]] = []
     at, held = len(file.header), 0
     for item in file.items:
-        for box in cut_item(item, most=piece):
+        # A float4 is a whole byte in memory.
+        for box in cut_item(item, most=piece * min(item.bits, 8) // 8):
             size = box.size * item.bits // 8
             if boxes and held + size > piece:
                 yield Batch(at, boxes)

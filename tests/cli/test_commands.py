@@ -10,10 +10,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec as P
+from safetensors.numpy import save_file
 
 import ckpt
 from ckpt.cli import main
 
+PEERS = Path(__file__).parents[1] / "data" / "peers"
 Text = pytest.CaptureFixture[str]
 
 
@@ -105,6 +107,54 @@ def test_diff_returns_1_where_values_differ(run: str, capsys: Text) -> None:
     status, rows = ask(capsys, "diff", old, new)
     assert (status, [(r["path"], r["kind"]) for r in rows]) == (1, [("n", "value")])
     assert ask(capsys, "diff", old, old) == (0, [])
+
+
+def test_ls_and_show_say_what_another_library_wrote(capsys: Text) -> None:
+    for name, step in (("ox_v0_manager", 2), ("flax_msgpack/state.msgpack", 0)):
+        status, rows = ask(capsys, "ls", str(PEERS / name))
+        assert (status, [r["step"] for r in rows]) == (0, [step])
+        assert rows[0]["format"] == name[:2].replace("ox", "orbax").replace(
+            "fl", "flax"
+        )
+        assert main(["ls", str(PEERS / name)]) == 0
+        assert f"({rows[0]['format']})" in capsys.readouterr().out
+        assert main(["show", str(PEERS / name)]) == 0
+        assert capsys.readouterr().out.startswith(f"{rows[0]['format']}: ")
+
+
+def test_ls_says_that_nothing_is_there(tmp_path: Path, capsys: Text) -> None:
+    assert main(["ls", str(tmp_path / "typo"), "--json"]) == 0
+    found = capsys.readouterr()
+    assert (found.out, "nothing has that name" in found.err) == ("[]\n", True)
+
+
+def test_plan_takes_what_a_restore_would_need(capsys: Text) -> None:
+    arguments = ["plan", str(PEERS / "flax_msgpack"), "--mesh", "data=4"]
+    assert main(arguments) == 2
+    assert 'cast="lossy"' in capsys.readouterr().err
+    assert ask(capsys, *arguments, "--cast", "lossy")[0] == 0
+    status, plan = ask(capsys, *arguments, "--select", "params/dense/kernel")
+    assert (status, plan["stored"]) == (0, 12 * 8 * 4)
+
+
+def test_export_renames(tmp_path: Path, capsys: Text) -> None:
+    source, out = str(PEERS / "ds_zero2_dp2"), str(tmp_path / "out")
+    arguments = ["export", source, out, "--select", "*/fp32", "--rename"]
+    assert main([*arguments, "fp32"]) == 2
+    assert "expected --rename as OLD=NEW" in capsys.readouterr().err
+    assert ask(capsys, *arguments, "*/fp32=*")[0] == 0
+    assert "a.weight" in ckpt.open(out)
+
+
+def test_warnings_are_one_message_without_control_characters(
+    tmp_path: Path, capsys: Text
+) -> None:
+    for name in ("model", "a\x1b]0;owned\x07"):
+        save_file({"w": np.zeros(2)}, tmp_path / f"{name}.safetensors")
+    assert main(["show", str(tmp_path)]) == 0
+    text = capsys.readouterr().err
+    assert text.startswith("ckpt: not all in ")
+    assert all(line.isprintable() for line in text.splitlines())
 
 
 @pytest.mark.parametrize(

@@ -143,6 +143,46 @@ def test_paths_out_of_the_checkpoint_are_refused(tmp_path: Path, path: bytes) ->
         read(inside)
 
 
+def test_more_entries_than_a_node_has_bytes_for_are_refused(tmp_path: Path) -> None:
+    # Each is an empty key and value: five zeros, of which zstd makes next to nothing.
+    entries = bomb(b"\0\0" + number(500_000), 3_000_000)
+    node = frame(NODE, entries, compression=1)
+    assert len(node) < 400
+    (tmp_path / "manifest.ocdbt").write_bytes(manifest(b"node", length=len(node)))
+    (tmp_path / "node").write_bytes(node)
+    with pytest.raises(Damaged, match="entries, found 500,000"):
+        read(tmp_path)
+
+
+def test_many_small_nodes_of_many_entries_are_refused(tmp_path: Path) -> None:
+    count = 200
+    entries = bomb(b"\0\0" + number(70_000), 400_000)
+    node = frame(NODE, entries, compression=1)
+    (tmp_path / "node").write_bytes(count * node)
+    files = number(1) + number(4) + number(0) + b"node"
+    keys = number(count) + bytes(3 * count - 1)
+    places = bytes(count) + b"".join(number(n * len(node)) for n in range(count))
+    places += number(len(node)) * count + bytes(3 * count)
+    root = frame(NODE, b"\1" + files + keys + places)
+    (tmp_path / "root").write_bytes(root)
+    (tmp_path / "manifest.ocdbt").write_bytes(
+        manifest(b"root", length=len(root), height=1)
+    )
+    with pytest.raises(LimitExceeded, match="keys, or 14"):
+        read(tmp_path)
+
+
+def test_many_equal_values_are_found(tmp_path: Path) -> None:
+    # All 10,000 of them are some hundred bytes.
+    values = {b"w/c/%d" % n: b"\0" * 8 for n in range(10_000)}
+    with ts.Transaction() as transaction:
+        base = {"driver": "file", "path": f"{tmp_path}/"}
+        kv = ts.KvStore.open({"driver": "ocdbt", "base": base}).result()
+        for key, value in values.items():
+            kv.with_transaction(transaction).write(key, value).result()
+    assert read(tmp_path) == values
+
+
 def test_a_node_that_is_its_own_child_is_refused(tmp_path: Path) -> None:
     files = number(1) + number(4) + number(0) + b"node"
     rest = number(1) + number(0) * 2 + number(0) * 2

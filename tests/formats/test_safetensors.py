@@ -199,8 +199,7 @@ def test_the_plain_index_wins_over_a_variant(tmp_path: Path) -> None:
     (tmp_path / "model.safetensors.index.json").rename(
         tmp_path / "model.safetensors.index.fp32.json"
     )
-    with pytest.raises(ckpt.Unsupported, match="expected one index"):
-        find(tmp_path)
+    refuse(ckpt.Unsupported, "expected one index", tmp_path)
 
 
 def test_all_that_an_index_promises_must_be_there(tmp_path: Path) -> None:
@@ -261,6 +260,29 @@ def test_ties_are_taken_where_they_name_a_tensor(tmp_path: Path) -> None:
     assert list(tree) == ["a", "b", "head"]
     assert tree["head"] is tree["a"]
     assert tree["b"] is not tree["a"]
+
+
+def test_the_format_of_a_file_is_no_tie(tmp_path: Path) -> None:
+    file = make_file({"pt": A}, {"format": "pt"})
+    assert list(find(put_set(tmp_path, {"x.safetensors": file})).tree) == ["pt"]
+
+
+def test_a_folder_of_whole_tensors_is_no_set_of_parts(tmp_path: Path) -> None:
+    path = put_set(tmp_path, {"sharded/x.safetensors": make_file({"a": A})})
+    assert find_safetensors(folder_of(path)) is None
+    part_of = make_file({"b": A}, {"DCP_SHARDING_INFO": "{}"})
+    put_set(tmp_path, {"sharded/y.safetensors": part_of})
+    refuse(ckpt.Unsupported, "found both", path)
+
+
+def test_what_a_killed_export_left_is_passed_over(tmp_path: Path) -> None:
+    files = {
+        "model.safetensors": make_file({"a": A}),
+        "model.0a1b2c3d-00001-of-00002.safetensors": make_file({"a": A + 1}),
+    }
+    path = put_set(tmp_path, files)
+    np.testing.assert_array_equal(values_of(path)["a"], A)
+    assert "0a1b2c3d" in find(path).notes[0]
 
 
 def test_files_without_an_index_are_one_set_if_their_names_differ(
@@ -358,6 +380,10 @@ def test_a_missing_process_among_the_parts_is_seen(tmp_path: Path) -> None:
     path = put_parts(tmp_path, part([0, 0], A), part([2, 0], A), part([0, 0], A, "v"))
     (path / "shard-00002-model-00001-of-00001.safetensors").unlink()
     refuse(ckpt.Damaged, "shard-00002-*", path)
+    # A number as large as names can say is not counted up to.
+    third = "shard-00003-model-00001-of-00001.safetensors"
+    (path / third).rename(path / third.replace("00003", "999999999"))
+    refuse(ckpt.Damaged, "shard-00021-*", path)
 
 
 def test_one_file_of_parts_is_not_taken_for_the_whole(tmp_path: Path) -> None:

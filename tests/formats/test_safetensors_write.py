@@ -2,6 +2,7 @@
 
 import json
 import tempfile
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,8 @@ import ckpt
 from ckpt.cli import main
 from ckpt.formats._safetensors import find_safetensors
 from ckpt.formats._safetensors_header import DTYPES
+from ckpt.formats._safetensors_items import Item
+from ckpt.formats._safetensors_plan import cut_item
 from layouts import dtype_of
 from tests._harness.forkserver import Fault, ForkServer, Job, sweep
 from tests._harness.servers import Cloud, Kind
@@ -316,6 +319,7 @@ def test_all_that_cannot_be_written_is_said_at_once(tmp_path: Path) -> None:
         ({"metadata": {"a": 1}}, TypeError, "metadata= of texts"),
         ({"metadata": {"total_size": "1"}}, ValueError, "total_size"),
         ({"metadata": {"b": "1"}}, ValueError, "names of ties, found 'b'"),
+        ({"metadata": {"note": "a"}}, ValueError, "ties no name to an array"),
         ({"max_shard_bytes": 0}, ValueError, "max_shard_bytes"),
         ({"max_host_bytes": 5}, ValueError, "max_host_bytes"),
         ({"select": "z"}, ValueError, "found none"),
@@ -505,3 +509,35 @@ def test_a_set_of_a_peer_is_written_from_its_path(tmp_path: Path) -> None:
     check_equal(as_transformers_reads(tmp_path), theirs)
     opened = ckpt.open(tmp_path / "model.safetensors")
     np.testing.assert_array_equal(opened["big"][3:5, 1:], theirs["big"][3:5, 1:])
+
+
+@given(
+    st.lists(st.integers(1, 7), min_size=1, max_size=4).map(tuple),
+    st.sampled_from(["float4_e2m1fn", "int8", "float32"]),
+    st.integers(1, 40),
+)
+def test_an_array_is_cut_between_bytes(
+    shape: tuple[int, ...], dtype: str, most: int
+) -> None:
+    four = dtype == "float4_e2m1fn"
+    shape = (2 * shape[0], *shape[1:]) if four else shape
+    order = np.arange(int(np.prod(shape))).reshape(shape)
+    boxes = list(cut_item(Item("a", dtype, shape, 0), most=most))
+    found = np.concatenate([order[box.slices].reshape(-1) for box in boxes])
+    np.testing.assert_array_equal(found, order.reshape(-1))
+    if four:
+        assert all(box.size % 2 == 0 for box in boxes)
+        if shape[-1] % 2 == 0 or len(shape) == 1:
+            assert all(box.size <= max(2 * most, 2) for box in boxes)
+
+
+def test_an_array_of_float4_is_written_in_pieces(tmp_path: Path) -> None:
+    values = (np.arange(8 << 20) % 16).astype(np.uint8).view(ml_dtypes.float4_e2m1fn)
+    tree = {"a": values.reshape(2048, 4096)}
+    tracemalloc.start()
+    try:
+        ckpt.save_safetensors(tree, tmp_path, max_host_bytes=1 << 20)
+        assert tracemalloc.get_traced_memory()[1] < 2 << 20
+    finally:
+        tracemalloc.stop()
+    check_equal(read(tmp_path), tree)

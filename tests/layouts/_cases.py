@@ -129,7 +129,7 @@ def cell_of(leaf: Leaf) -> Shape:
     """Return the shape of what is written at once."""
     if isinstance(leaf.store, Chunked):
         return leaf.store.object
-    assert leaf.store
+    assert isinstance(leaf.store, Packed)
     return leaf.store.piece
 
 

@@ -9,10 +9,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from safetensors.numpy import load_file
 
 from tests._harness.servers import environment, serve_clouds
 
 ROOT = Path(__file__).parents[2]
+PEERS = ROOT / "tests" / "data" / "peers"
 JOB = """
 import sys
 import jax, jax.numpy as jnp
@@ -41,7 +43,7 @@ def start(code: str, folder: Path, *arguments: str) -> subprocess.Popen[str]:
 def test_the_code_of_the_readme_runs_in_order(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    alone, together, job, stores = read_blocks()
+    alone, together, job, stores, others = read_blocks()
     with serve_clouds() as clouds:
         for name, value in environment(clouds).items():
             monkeypatch.setenv(name, value)
@@ -57,6 +59,15 @@ def test_the_code_of_the_readme_runs_in_order(
     assert done.returncode == 0, errors
     assert (tmp_path / "runs/a/steps/30.json").is_file()
     assert "(4, 8)" in output
+
+    shutil.copytree(PEERS / "st_hub_sharded", tmp_path / "models/mini")
+    done = start(f"import jax, ckpt\n{others}", tmp_path)
+    output, errors = done.communicate(timeout=120)
+    assert done.returncode == 0, errors
+    assert output.startswith("safetensors [[")
+    assert output.endswith("(16, 16)\n")
+    mine = load_file(tmp_path / "models/mine/model.safetensors")
+    assert mine["layer_5.kernel"].shape == (16, 16)
 
     for step in (0, 1):
         with socket.create_server(("127.0.0.1", 0)) as free:

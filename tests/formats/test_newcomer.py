@@ -1,0 +1,199 @@
+"""Paths as people have them: caches, links, names with spaces, clones, wrong ones."""
+
+import hashlib
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import serialization
+from safetensors.numpy import load_file, save_file
+
+import ckpt
+
+PEERS = Path(__file__).parents[1] / "data" / "peers"
+WEIGHTS = {"a.w": np.arange(64, dtype=np.float32).reshape(8, 8), "b": np.ones(3)}
+POINTER = (
+    "version https://git-lfs.github.com/spec/v1\n"
+    f"oid sha256:{'0123456789abcdef' * 4}\nsize 268435456\n"
+)
+
+
+def same(found: dict[str, Any], wanted: dict[str, Any] = WEIGHTS) -> bool:
+    return found.keys() == wanted.keys() and all(
+        np.array_equal(found[k], wanted[k]) for k in wanted
+    )
+
+
+@pytest.fixture
+def cached(tmp_path: Path) -> Path:
+    """A model as Hugging Face's cache has it: links into the blobs of the model."""
+    model = tmp_path / "hub" / "models--org--name"
+    snapshot = model / "snapshots" / "1a2b"
+    for folder in (model / "blobs", model / "refs", snapshot / "sub"):
+        folder.mkdir(parents=True)
+    (model / "refs" / "main").write_text("1a2b")
+    for file in (PEERS / "st_hub_sharded").iterdir():
+        blob = f"blob{file.name.count('0')}{file.name[8:11]}"
+        shutil.copy(file, model / "blobs" / blob)
+        (snapshot / file.name).symlink_to(f"../../blobs/{blob}")
+    save_file(WEIGHTS, model / "blobs" / "deep")
+    (snapshot / "sub" / "model.safetensors").symlink_to("../../../blobs/deep")
+    return snapshot
+
+
+def test_a_snapshot_of_the_hugging_face_cache_opens(cached: Path) -> None:
+    wanted = ckpt.restore(PEERS / "st_hub_sharded")
+    index = cached / "model.safetensors.index.json"
+    for path in (cached, index, cached.parents[1]):
+        assert same(ckpt.restore(path), wanted)
+    assert ckpt.verify(cached).ok
+    assert same(ckpt.restore(cached / "sub"))
+    assert same(ckpt.restore(cached / "sub" / "model.safetensors"))
+
+
+@pytest.mark.parametrize(
+    "target", ["../../../other/blobs/x", "../../blobs/../secret", "/etc/x", "../x"]
+)
+def test_a_link_out_of_the_blobs_is_refused(cached: Path, target: str) -> None:
+    model = cached.parents[1]
+    for place in ("secret", "snapshots/x", "../other/blobs/x"):
+        (model / place).parent.mkdir(parents=True, exist_ok=True)
+        save_file(WEIGHTS, model / place)
+    for file in cached.glob("model*"):
+        file.unlink()
+    (cached / "model.safetensors").symlink_to(target)
+    with pytest.raises(ckpt.Untrusted, match="link into blobs/ of the model"):
+        ckpt.open(cached)
+
+
+def test_a_blob_that_is_a_link_is_refused(cached: Path, tmp_path: Path) -> None:
+    save_file(WEIGHTS, tmp_path / "secret")
+    blob = cached.parents[1] / "blobs" / "deep"
+    blob.unlink()
+    blob.symlink_to(tmp_path / "secret")
+    with pytest.raises(ckpt.Untrusted, match=r"regular file, found a link"):
+        ckpt.open(cached / "sub")
+
+
+def test_blobs_that_are_a_link_are_refused(cached: Path) -> None:
+    blobs = cached.parents[1] / "blobs"
+    blobs.rename(blobs.with_name("moved"))
+    blobs.symlink_to("moved")
+    with pytest.raises(ckpt.CkptError):
+        ckpt.restore(cached / "sub")
+
+
+def test_elsewhere_a_link_is_followed_if_it_is_the_path_itself(tmp_path: Path) -> None:
+    save_file(WEIGHTS, tmp_path / "real")
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    link = folder / "model.safetensors"
+    link.symlink_to("../real")
+    assert same(ckpt.restore(link))
+    with pytest.raises(ckpt.Untrusted, match="found a link"):
+        ckpt.open(folder)
+
+
+def test_names_may_hold_spaces_and_other_letters(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "my models"
+    folder.mkdir()
+    file = folder / "größe (1).safetensors"
+    save_file(WEIGHTS, file)
+    (folder / "read me.txt").write_text("x")
+    monkeypatch.chdir(folder)
+    for path in (folder, file, file.name, f"./{file.name}", ".", file.as_uri()):
+        assert same(ckpt.restore(path))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert same(ckpt.restore(f"~/my models/{file.name}"))
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "dcp_single/.metadata",
+        "dcp_single/__0_0.distcp",
+        "ds_zero2_dp2/latest",
+        "ox_v1/_CHECKPOINT_METADATA",
+    ],
+)
+def test_a_file_of_a_checkpoint_stands_for_its_folder(path: str) -> None:
+    assert ckpt.open(PEERS / path).digest == ckpt.open((PEERS / path).parent).digest
+
+
+@pytest.mark.parametrize(
+    ("made", "asked", "kind", "said"),
+    [
+        ("x/", "x", ckpt.NotFound, "it is an empty folder"),
+        ("x/", "y", ckpt.NotFound, "nothing has that name"),
+        (
+            "x/a.gguf",
+            "x",
+            ckpt.NotFound,
+            r"it holds a\.gguf, and nothing of safetensors",
+        ),
+        ("x/a.gguf", "x/a.gguf", ckpt.Unsupported, "found a file that is none of them"),
+    ],
+)
+def test_what_is_no_checkpoint_is_said_to_be_what_it_is(
+    tmp_path: Path, made: str, asked: str, kind: type[Exception], said: str
+) -> None:
+    path = tmp_path / made
+    (path if made.endswith("/") else path.parent).mkdir()
+    if not made.endswith("/"):
+        path.write_bytes(b"GGUF" * 100)
+    with pytest.raises(kind, match=said):
+        ckpt.open(tmp_path / asked)
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "pytorch_model.bin"])
+def test_a_pointer_of_git_lfs_is_named(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text(POINTER)
+    (tmp_path / "config.json").write_text("{}")
+    for path in (tmp_path, tmp_path / name):
+        with pytest.raises(ckpt.Damaged, match="git lfs pull"):
+            ckpt.open(path)
+
+
+def test_a_step_that_a_format_does_not_have_is_not_found() -> None:
+    assert ckpt.open(PEERS / "st_flax", step=0).format == "safetensors"
+    for name in ("st_flax", "ox_v0_manager", "ds_zero2_dp2", "flax_legacy_checkpoint"):
+        with pytest.raises(ckpt.NotFound, match=r"xpected .*9"):
+            ckpt.open(PEERS / name, step=9)
+
+
+def test_a_flax_state_fills_the_tree_that_it_was_made_of(tmp_path: Path) -> None:
+    state = {"params": {"w": jnp.ones(3)}, "opt": ({"mu": jnp.zeros(3)}, (), [4.0])}
+    path = tmp_path / "state.msgpack"
+    path.write_bytes(serialization.to_bytes(state))
+    # What is a tuple or a list in the tree is a dict of '0', '1', .. in the file.
+    found = ckpt.restore(
+        path, like=state, rename={"opt/'*'/'*'": "opt/*/*", "opt/'*'/*": "opt/*/*"}
+    )
+    assert str(found) == str(state)
+
+
+def test_the_weights_of_deepspeed_become_safetensors(tmp_path: Path) -> None:
+    source = PEERS / "ds_zero2_dp2"
+    ckpt.save_safetensors(source, tmp_path, select="*/fp32", rename={"*/fp32": "*"})
+    found = load_file(tmp_path / "model.safetensors")
+    told = json.loads((PEERS / "ds_zero2_dp2.expected.json").read_bytes())["tensors"]
+    wanted = {n[:-5]: t["sha256"] for n, t in told.items() if n.endswith("/fp32")}
+    assert {n: hashlib.sha256(x.tobytes()).hexdigest() for n, x in found.items()} == (
+        wanted
+    )
+
+
+def test_a_folder_that_cannot_be_listed_is_not_called_empty(tmp_path: Path) -> None:
+    deep = tmp_path
+    for _ in range(300):
+        deep = deep / "d"
+    deep.mkdir(parents=True)
+    with pytest.raises(ckpt.CkptError) as caught:
+        ckpt.open(tmp_path)
+    assert "empty" not in str(caught.value)
