@@ -165,8 +165,8 @@ def _list(store: Store) -> list[str]:
     try:
         return store.list("")
     except CkptError:
-        # A folder that is there and cannot be listed is not an empty one.
-        if isinstance(store, LocalStore) and os.path.isdir(store.url):
+        # What is there and cannot be listed is not empty; a file has no list.
+        if not isinstance(store, LocalStore) or os.path.isdir(store.url):
             raise
         return []
 

@@ -104,7 +104,13 @@ def _carry_out(store: Store, group: Sequence[_Job]) -> None:
         name = group[0].name
         reader = stack.enter_context(store.open(name, trusted=True)) if name else None
         for job in group:
-            job.work(reader)
+            try:
+                job.work(reader)
+            except MemoryError:
+                raise LimitExceeded(
+                    f"expected memory for {job.nbytes:,} bytes, found none - in "
+                    f"{store.url}/{name}: select= less"
+                ) from None
 
 
 def _jobs(store: Store, want: Want, gap: int) -> Iterator[_Job]:

@@ -120,7 +120,7 @@ def _looks_right(skim: Skim) -> bool:
 
 def _read_array(skim: Skim, name: str, at: int, stop: int) -> Tensor:
     """Return the array whose shape, dtype and bytes lie one after another."""
-    value, end = decode_msgpack(skim, at=at, stop=stop, keep=False, items=_RANK + 8)
+    value, end = decode_msgpack(skim, at=at, stop=stop, keep=False, items=_RANK + 16)
     where = f"at byte {at:,} in {skim.where}"
     if end != stop or not isinstance(value, list) or len(cast(list[Any], value)) != 3:
         raise Damaged(f"Expected the shape, dtype and bytes of an array, {where}.")
@@ -205,9 +205,9 @@ def _shape(value: Any, where: str) -> Shape:
     sizes = tuple(cast(list[Any], value)) if isinstance(value, list) else None
     if sizes is None or any(type(n) is not int or n < 0 for n in sizes):
         raise Damaged(f"Expected a shape, found {value!a:.80}, {where}.")
-    if len(sizes) > _RANK or math.prod(max(n, 1) for n in sizes) >= 2**62:
+    if len(sizes) > _RANK or math.prod(max(n, 1) for n in sizes) >= 2**58:
         raise LimitExceeded(
-            f"Expected at most {_RANK} dimensions and 2**62 items, found {sizes[:80]}, "
+            f"Expected at most {_RANK} dimensions and 2**58 items, found {sizes[:80]}, "
             f"{where}."
         )
     return sizes

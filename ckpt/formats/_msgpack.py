@@ -12,6 +12,8 @@ from ._skim import Skim
 
 _DEPTH = 200
 _ITEMS = 300_000
+_CONTAINER = 4
+"""How many values a container counts for, which one byte can make."""
 _TEXT = 32 * 1024 * 1024
 
 Extension = Callable[[int, int, int], Any]
@@ -184,6 +186,7 @@ def _open(scan: _Scan, value: Any, count: int) -> _Open:
         raise _refuse(scan, f"{count:,} values", "the end of the document")
     if len(scan.stack) >= _DEPTH:
         raise _exceed(scan, f"{_DEPTH} levels")
+    scan.items -= _CONTAINER - 1
     return _Open(value, count)
 
 

@@ -12,6 +12,17 @@ from ._record import Limits
 LINE = 1 << 16
 """The longest line of protocol 0, but for a text: names and numbers are short."""
 
+_COST = 7
+"""How many operations more a container counts for, as its memory is so much larger."""
+
+_FREE = 1 << 14
+_SPARSE = 3
+"""What a pickle may hold at once, and at each further so many of its bytes.
+
+A byte can make a container, which takes a hundred in memory. Writers spend more: on
+its values, and on where it is remembered.
+"""
+
 
 @dataclass(slots=True, kw_only=True)
 class Machine:
@@ -31,7 +42,9 @@ class Machine:
     text: int
     stack: list[Any] = field(default_factory=list[Any])
     marked: list[list[Any]] = field(default_factory=list[list[Any]])
-    memo: dict[int, Any] = field(default_factory=dict[int, Any])
+    containers: int = 0
+    memo: list[Any] = field(default_factory=list[Any])
+    far: dict[int, Any] = field(default_factory=dict[int, Any])
     known: dict[tuple[str, str], Any] = field(
         default_factory=dict[tuple[str, str], Any]
     )
@@ -70,6 +83,19 @@ class Machine:
         if self.left < 0:
             raise LimitExceeded(f"Expected at most {self.limits.operations} operations")
 
+    def contain(self, times: int = 1) -> None:
+        """Count a container, `times` where it is larger than others."""
+        self.spend(times * _COST)
+        self.containers += times
+        if self.containers > _FREE + self.at // _SPARSE:
+            raise LimitExceeded(
+                f"Expected at most one container in {_SPARSE} bytes, found more"
+            )
+
+    def waste(self) -> None:
+        """Count an operation that hardly any writer uses."""
+        self.spend(31)
+
     def spell(self, count: int) -> bytes:
         """Return the next bytes, which become text or bytes of the value."""
         found = self.take(count)
@@ -86,15 +112,32 @@ class Machine:
 
     def put(self, index: int) -> None:
         """Remember the top of the stack."""
-        if index not in self.memo and len(self.memo) >= self.limits.memo:
+        value, near = self.stack[-1], len(self.memo)
+        if index < near:
+            self.memo[index] = value
+        elif near + len(self.far) >= self.limits.memo:
             raise LimitExceeded(f"Expected at most {self.limits.memo} memo entries")
-        self.memo[index] = self.stack[-1]
+        elif near > _FREE + self.at // 3:
+            raise LimitExceeded("Expected at most one memo entry in 3 bytes")
+        elif index == near:
+            self.memo.append(value)
+        elif len(self.far) >= _FREE:
+            raise LimitExceeded("Expected memo entries numbered in order")
+        else:
+            self.far[index] = value
+
+    def put_next(self) -> None:
+        """Remember the top of the stack by the next number."""
+        self.put(len(self.memo) + len(self.far))
 
     def get(self, index: int) -> None:
         """Push what was remembered."""
-        if index not in self.memo:
+        if 0 <= index < len(self.memo):
+            self.stack.append(self.memo[index])
+        elif index in self.far:
+            self.stack.append(self.far[index])
+        else:
             raise Untrusted(f"Expected a memo entry, found none of number {index}")
-        self.stack.append(self.memo[index])
 
     def stop(self) -> Any:
         """Return the one value that is left."""

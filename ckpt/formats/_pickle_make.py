@@ -37,6 +37,7 @@ def call(m: Machine, called: Any, args: Any) -> Any:
     arguments = cast(tuple[Any, ...], args)
     m.spend(8 + len(arguments))
     if called.call is None:
+        m.contain(2)
         return Record(called.module, called.name, arguments)
     # A function may copy what it is given, and may be given the same often.
     m.spend(sum(len(arg) for arg in arguments if hasattr(arg, "__len__")))

@@ -11,9 +11,6 @@ from ._pickle_machine import Machine
 from ._pickle_make import build, call, check_keys, find_global
 from ._record import Record
 
-_COST = 7
-"""How many operations more a container counts for, as its memory is so much larger."""
-
 Operation: TypeAlias = Callable[[Machine], None]
 
 
@@ -21,9 +18,9 @@ def _push(value: Any) -> Operation:
     return lambda m: m.stack.append(value)
 
 
-def _push_new(make: Callable[[], Any], *, cost: int = _COST) -> Operation:
+def _push_new(make: Callable[[], Any], *, times: int = 1) -> Operation:
     def run(m: Machine) -> None:
-        m.spend(cost)
+        m.contain(times)
         m.stack.append(make())
 
     return run
@@ -126,7 +123,7 @@ def _string_line(m: Machine) -> None:
 
 
 def _tuple(m: Machine) -> None:
-    m.spend(_COST)
+    m.contain()
     items = m.since_mark()
     m.stack.append(tuple(items))
 
@@ -135,27 +132,27 @@ def _tuple_of(count: int) -> Operation:
     def run(m: Machine) -> None:
         if len(m.stack) < count:
             raise Untrusted("Expected values for a tuple, found none")
-        m.spend(_COST)
+        m.contain()
         m.stack[-count:] = [tuple(m.stack[-count:])]
 
     return run
 
 
 def _list(m: Machine) -> None:
-    m.spend(_COST)
+    m.contain()
     items = m.since_mark()
     m.stack.append(items)
 
 
 def _dict(m: Machine) -> None:
-    m.spend(_COST)
+    m.contain()
     items = m.since_mark()
     m.stack.append({})
     _set(m, items)
 
 
 def _frozenset(m: Machine) -> None:
-    m.spend(4 * _COST)
+    m.contain(4)
     items = m.since_mark()
     m.stack.append(frozenset(check_keys(m, items)))
 
@@ -198,6 +195,8 @@ def _set(m: Machine, items: list[Any]) -> None:
         target.items = target.items or []
         target.items.extend(pairs)
     elif isinstance(target, dict):
+        if items and not target:
+            m.contain()  # The first item makes it four times larger.
         keys = check_keys(m, items[::2])
         cast(dict[Any, Any], target).update(zip(keys, items[1::2], strict=True))
     else:
@@ -213,10 +212,21 @@ def _additems(m: Machine) -> None:
 
 
 def _pop(m: Machine) -> None:
+    m.waste()
     if m.stack:
         m.stack.pop()
     else:
         m.since_mark()
+
+
+def _pop_mark(m: Machine) -> None:
+    m.waste()
+    m.since_mark()
+
+
+def _double(m: Machine) -> None:
+    m.waste()
+    m.stack.append(m.stack[-1])
 
 
 def _global_line(m: Machine) -> None:
@@ -260,8 +270,8 @@ _TABLE: dict[str, Operation] = {
     "\x95": _frame,
     "(": _mark,
     "0": _pop,
-    "1": lambda m: (m.since_mark(), None)[1],
-    "2": lambda m: m.stack.append(m.stack[-1]),
+    "1": _pop_mark,
+    "2": _double,
     "N": _push(None),
     "\x88": _push(value=True),
     "\x89": _push(value=False),
@@ -298,13 +308,13 @@ _TABLE: dict[str, Operation] = {
     "d": _dict,
     "s": _setitem,
     "u": _setitems,
-    "\x8f": _push_new(set[Any], cost=4 * _COST),
+    "\x8f": _push_new(set[Any], times=4),
     "\x90": _additems,
     "\x91": _frozenset,
     "p": lambda m: m.put(_number(m, m.line())),
     "q": lambda m: m.put(m.number(1)),
     "r": lambda m: m.put(m.number(4)),
-    "\x94": lambda m: m.put(len(m.memo)),
+    "\x94": Machine.put_next,
     "g": lambda m: m.get(_number(m, m.line())),
     "h": lambda m: m.get(m.number(1)),
     "j": lambda m: m.get(m.number(4)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -10,11 +11,13 @@ from .._errors import LimitExceeded, Unsupported, Untrusted
 from ._entry import Tensor
 from ._plain_numpy import is_numpy, read_numpy
 from ._record import Global, Record
-from ._torch_tensor import Refused, Storage, view_storage
+from ._torch_tensor import ITEMSIZES, Refused, Storage, view_storage
 
 _DEPTH = 100
 _ITEMS = 1 << 20
 """The most leaves and containers of a tree, each counted wherever it occurs."""
+_PLAIN = 4
+"""How many a container or plain value counts for: a file has fewer than tensors."""
 
 _LEAVES = (str, int, float, bool, type(None), complex, bytes, Tensor)
 
@@ -25,6 +28,10 @@ _ATTRIBUTES = {
     ("deepspeed.utils.tensor_fragment", "fragment_address"),
 }
 """Classes whose objects are no more than their attributes."""
+
+_VIEWS = 4
+_VIEWS_FREE = 1 << 28
+"""How many times the bytes of a file its tensors may have, and how many beside."""
 
 Unknown = Callable[[str, str], None]
 """Told the path and the kind of what cannot be part of a tree, which becomes None."""
@@ -40,6 +47,8 @@ class _Walk:
         default_factory=dict[int, "tuple[Any, int] | None"]
     )
     kept: list[Any] = field(default_factory=list[Any])
+    views: int = 0
+    seen: set[int] = field(default_factory=set[int])
 
 
 def to_tree(value: Any, *, where: str, unknown: Unknown | None = None) -> Any:
@@ -57,8 +66,11 @@ def to_tree(value: Any, *, where: str, unknown: Unknown | None = None) -> Any:
 
 
 def _make(walk: _Walk, value: Any, path: tuple[Any, ...]) -> tuple[Any, int]:
-    if type(value) in _LEAVES:
+    if type(value) is Tensor:
+        _check_views(walk, value, path)
         return value, 1
+    if type(value) in _LEAVES:
+        return value, _PLAIN
     key = id(value)
     if key in walk.made:
         known = walk.made[key]
@@ -77,7 +89,7 @@ def _make(walk: _Walk, value: Any, path: tuple[Any, ...]) -> tuple[Any, int]:
     near = (
         len(cast("list[Any]", value)) if isinstance(value, (dict, list, tuple)) else 0
     )
-    _check_count(walk, max(len(walk.kept), near), path)
+    _check_count(walk, max(_PLAIN * len(walk.kept), near), path)
     made = _convert(walk, value, path)
     _check_count(walk, made[1], path)
     walk.made[key] = made
@@ -92,12 +104,27 @@ def _check_count(walk: _Walk, count: int, path: tuple[Any, ...]) -> None:
         )
 
 
+def _check_views(walk: _Walk, tensor: Tensor, path: tuple[Any, ...]) -> None:
+    """Refuse views of the same few bytes that together are far more than the file."""
+    if id(tensor) in walk.seen or not isinstance(tensor.data, tuple):
+        return
+    walk.seen.add(id(tensor))
+    blob = tensor.data[0].blob
+    walk.views += math.prod(tensor.shape) * ITEMSIZES[tensor.dtype]
+    if blob.codec is None and walk.views > _VIEWS_FREE + _VIEWS * blob.length:
+        raise LimitExceeded(
+            f"Expected tensors of at most {_VIEWS} times the bytes of their file, "
+            f"found {walk.views:,} bytes of {blob.length:,} - {_at(walk, path)}: save "
+            "a copy of tensors that share their items."
+        )
+
+
 def _convert(walk: _Walk, value: Any, path: tuple[Any, ...]) -> tuple[Any, int]:
     if isinstance(value, dict):
         return _convert_dict(walk, cast(dict[Any, Any], value), path)
     if isinstance(value, (list, tuple)):
         items: list[Any] = []
-        count = 1
+        count = _PLAIN
         for n, item in enumerate(cast("list[Any] | tuple[Any, ...]", value)):
             made, more = _make(walk, item, (*path, n))
             items.append(made)
@@ -130,7 +157,7 @@ def _convert_dict(
     walk: _Walk, value: Mapping[Any, Any], path: tuple[Any, ...]
 ) -> tuple[Any, int]:
     made: dict[Any, Any] = {}
-    count = 1
+    count = _PLAIN
     for key, item in value.items():
         if type(key) not in (str, int):
             _pass_over(walk, f"a key of type {type(key).__name__}", path)

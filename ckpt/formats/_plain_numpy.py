@@ -60,6 +60,7 @@ def _array(dtype: Any, shape: Any, data: Any, *, order: Any = "C") -> Tensor | R
         not isinstance(data, (bytes, bytearray))
         or len(data) != count
         or len(sizes) > 64
+        or math.prod(n or 1 for n in sizes) * found.itemsize >= 1 << 62
     ):
         raise Untrusted(f"Expected {count} bytes of an array of shape {sizes}")
     if order not in ("C", "F"):

@@ -18,8 +18,8 @@ from .._errors import (
 )
 from .._store import CutShort, Reader, Store
 from ._entry import Blob, Block, Shape, Tensor
+from ._json import JSON_BYTES, is_numbers, is_text, parse_object, show
 from ._nibbles import read_nibbles
-from ._safetensors_json import JSON_BYTES, is_numbers, is_text, parse_object, show
 
 DTYPES = {
     "BOOL": "bool",

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from .._errors import LimitExceeded, Unsupported, Untrusted
 from .._store import Store, check_name
-from ._safetensors_json import JSON_BYTES, is_text, parse_object, show
+from ._json import JSON_BYTES, is_text, parse_object, show
 
 _MARK = ".safetensors.index"
 _FIRST = ("model", "diffusion_pytorch_model", "adapter_model")

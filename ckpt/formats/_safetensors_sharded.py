@@ -9,8 +9,8 @@ from layouts import Box
 
 from .._errors import Damaged, Untrusted
 from ._entry import Block, Shape, Tensor, tiles
+from ._json import is_numbers, parse_object, show
 from ._safetensors_header import Header
-from ._safetensors_json import is_numbers, parse_object, show
 
 SHARDING = "DCP_SHARDING_INFO"
 _LARGEST = 1 << 62

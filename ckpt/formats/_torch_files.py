@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -11,13 +10,13 @@ from typing import Any, cast
 from .._errors import Damaged, Untrusted
 from .._store import Store, check_name
 from ._entry import Blob, Catalogue, Check, Folder
+from ._json import JSON_BYTES, parse_object
 from ._pickle import Globals
 from ._torch import is_torch, read_torch
 from ._torch_globals import TORCH
 
 _INDEX = ".bin.index.json"
 _ENDS = (".pt", ".pth", ".bin", ".ckpt")
-_MAX_INDEX = 1 << 26
 _INERT = ("deepspeed",)
 
 
@@ -117,7 +116,7 @@ def _open_index(folder: Folder, name: str) -> Catalogue | None:
     if not name.endswith(_INDEX):
         return None
     where = f"{folder.store.url}/{name}"
-    shards = _read_index(folder.store.read(name, limit=_MAX_INDEX), where=where)
+    shards = _read_index(folder.store.read(name, limit=JSON_BYTES), where=where)
     top = name.rpartition("/")[0]
     paths = {
         shard: check_name(f"{top}/{shard}" if top else shard)
@@ -154,13 +153,13 @@ def _open_index(folder: Folder, name: str) -> Catalogue | None:
 def _read_index(data: bytes, *, where: str) -> dict[str, str]:
     """Return the file name of each leaf; names of files are plain."""
     try:
-        index = json.loads(data.decode())
+        index = parse_object(data.lstrip(), where, what="an index")
         shards = cast(dict[str, Any], index["weight_map"])
         plain = all(
             type(shard) is str and "/" not in check_name(shard)
             for shard in shards.values()
         )
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+    except (ValueError, TypeError, KeyError, AttributeError):
         raise Untrusted(
             f"Expected JSON with a weight_map of file names, found other data - in "
             f"{where}."

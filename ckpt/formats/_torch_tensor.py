@@ -90,6 +90,8 @@ def make_tensor(
             f"Expected items within a storage of {storage.size} bytes, found an offset "
             f"of {offset}, sizes {shape} and strides {strides} of {dtype}"
         )
+    if math.prod(n or 1 for n in shape) * itemsize >= 1 << 62:
+        raise LimitExceeded(f"Expected less than 2**62 bytes, found {dtype}{shape}")
     if count * itemsize > max(storage.size, _SPREAD):
         raise LimitExceeded(
             f"Expected at most {_SPREAD} bytes in a tensor that repeats its items, "

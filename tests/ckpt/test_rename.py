@@ -1,6 +1,7 @@
 """Renaming makes nested dicts; places that a file has as text are found."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import optax
@@ -31,12 +32,10 @@ def test_a_file_of_flax_is_laid_in_the_state_that_it_was_of() -> None:
     """Tuples of optax are the keys "0" and "1" there."""
     expected = read_expected("flax_msgpack")
     host = ckpt.restore(SETS / "flax_msgpack")
-    state = {
-        "opt_state": optax.adam(1e-3).init(host["params"]),
-        "params": host["params"],
-    }
+    adam: Any = optax.adam(1e-3).init(host["params"])
+    state = {"opt_state": adam, "params": host["params"]}
     found = ckpt.restore(SETS / "flax_msgpack", like=state, extra="ignore")
-    assert type(found["opt_state"][0]) is type(state["opt_state"][0])
+    assert type(found["opt_state"][0]) is type(adam[0])
     for name in ("mu/emb", "nu/dense/kernel", "count"):
         value = found["opt_state"][0]
         for key in name.split("/"):

@@ -122,7 +122,7 @@ def run(seconds: float, *, seed: int, kept: Path) -> tuple[Counter[str], list[st
                 wrong.append(f"{said}: {spent:.1f} s")
             if grown > GROWTH:
                 wrong.append(f"{said}: {grown >> 20} MiB more memory")
-                break
+                end = 0.0
             if more := set(sys.modules) - modules:
                 wrong.append(f"{said}: imported {', '.join(sorted(more)[:5])}")
                 modules |= more

@@ -31,8 +31,6 @@ FAMILIES = {
     "st": "safetensors",
     "torch": "torch",
 }
-# Of what is one value a rank, the first rank's is taken, with a warning.
-pytestmark = pytest.mark.filterwarnings("ignore:not all in .*mesh4_ranklocal")
 
 
 def spread(path: str, shape: tuple[int, ...], spec: P) -> P:
@@ -93,4 +91,7 @@ def test_a_plan_of_a_set_reads_what_is_wanted(name: str) -> None:
         plan = ckpt.plan(SETS / name, {"x": 2, "y": 2}, processes=2)
     assert plan.leaves == len(ckpt.open(SETS / name))
     assert plan.bytes >= plan.stored
+    if not name.startswith("ox_") and "zstd" not in name:
+        # No chunks are read whole, and what both processes want is read once.
+        assert plan.bytes == plan.stored
     assert "read amplification" in str(plan)

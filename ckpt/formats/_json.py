@@ -1,4 +1,4 @@
-"""The JSON of safetensors files: objects from anywhere, within limits."""
+"""JSON of files from anywhere: objects, strict and within limits."""
 
 from __future__ import annotations
 
