@@ -152,6 +152,11 @@ def _write_ckpt(out: Path, tree: Any) -> None:
     ckpt.save_safetensors(tree, out)
 
 
+def _write_ckpt_shards(out: Path, tree: Any) -> None:
+    size = sum(x.nbytes for x in tree.values())
+    ckpt.save_safetensors(tree, out, max_shard_bytes=-(-size // SHARDS))
+
+
 def _write_peer(out: Path, tree: Any) -> None:
     from safetensors.numpy import save_file
 
@@ -168,7 +173,11 @@ _READERS = {
     "safetensors, device_put": _load_whole,
     "safetensors, slices": _load_slices,
 }
-_WRITERS = {"ckpt": _write_ckpt, "save_file, fsync": _write_peer}
+_WRITERS = {
+    "ckpt": _write_ckpt,
+    "ckpt, 4 shards": _write_ckpt_shards,
+    "save_file, fsync": _write_peer,
+}
 
 
 def _check(turn: str, made: Any, tree: dict[str, Any]) -> None:
