@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.campaign
+
 FULL = bool(os.environ.get("CKPT_FULL"))
 TOTAL = 1024 if FULL else 256
 LEAF = 512

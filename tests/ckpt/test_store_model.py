@@ -75,7 +75,7 @@ def test_any_sequence_of_changes_agrees_with_a_dict(
     # A server in Python takes its time.
     share = {"s3": 12, "gs": 5}.get(kind, 1)
 
-    @settings(max_examples=settings().max_examples // share)
+    @settings(max_examples=max(1, settings().max_examples // share))
     @given(STEPS)
     def run(steps: list[tuple[str, ...]]) -> None:
         if kind == "folder":

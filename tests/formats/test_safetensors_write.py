@@ -447,6 +447,7 @@ def read_ours(path: Path) -> dict[str, np.ndarray]:
     return {name: materialise(folder, x) for name, x in found.tree.items()}
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize(
     ("old", "new"), [(None, True), (False, False), (False, True), (True, False)]
 )
@@ -461,6 +462,7 @@ def test_an_unsafe_export_is_caught(server: ForkServer, memory_run: Path) -> Non
     assert strike(server, memory_run, unsafe, old=True, new=True)
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("mode", ["eio", "enospc", "short"])
 def test_an_export_that_meets_an_error_leaves_the_old_set_or_the_new(
     server: ForkServer, memory_run: Path, mode: Any
