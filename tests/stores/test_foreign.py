@@ -17,7 +17,6 @@ NAMES = [
     "ds_zero2_dp2",
     "flax_legacy_checkpoint",
     "ox_v0_manager",
-    "ox_v0_zarr_dirs",
     "st_hub_sharded",
 ]
 
