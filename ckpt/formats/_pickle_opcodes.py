@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import struct
 from collections.abc import Callable
 from typing import Any, TypeAlias, cast
@@ -12,6 +13,9 @@ from ._pickle_make import build, call, check_keys, find_global
 from ._record import Record
 
 Operation: TypeAlias = Callable[[Machine], None]
+
+# Looked up here, so that no file makes Python import it.
+_UNESCAPE = codecs.getdecoder("raw_unicode_escape")
 
 
 def _push(value: Any) -> Operation:
@@ -107,7 +111,7 @@ def _number(m: Machine, line: bytes) -> int:
 
 
 def _text_line(m: Machine) -> None:
-    text = str(m.line(m.limits.text), "raw-unicode-escape")
+    text = _UNESCAPE(bytes(m.line(m.limits.text)))[0]
     text.encode()  # Half of a surrogate pair is no text.
     m.spend(len(text))
     m.stack.append(text)

@@ -4,6 +4,8 @@ import os
 import pickle
 import pickletools
 import struct
+import subprocess
+import sys
 import time
 import tracemalloc
 from typing import Any
@@ -346,3 +348,14 @@ def test_changed_pickles_decode_or_are_refused(draw: st.DataObject, value: Any) 
     with contextlib.suppress(CkptError):
         to_tree(decode_pickle(bytes(data), globals=PLAIN)[0], where="bytes")
     assert time.process_time() - begin < 5
+
+
+def test_a_text_of_the_oldest_protocol_imports_no_codec() -> None:
+    code = (
+        "import sys\nfrom ckpt.formats._pickle import decode_pickle\n"
+        "before = set(sys.modules)\n"
+        "value, _ = decode_pickle(b'V\\\\u00e4b\\n.', globals={})\n"
+        "assert value == '\\u00e4b', value\n"
+        "assert not set(sys.modules) - before\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
