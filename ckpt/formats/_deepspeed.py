@@ -16,7 +16,7 @@ from ._deepspeed_state import (
     Tree,
     add_module,
     add_shared,
-    naming,
+    naming_oddities,
     rest_of,
     take_dict,
 )
@@ -39,7 +39,7 @@ def find_deepspeed(folder: Folder) -> Catalogue | None:
     if tag is None:
         return None
     where = f"{folder.store.url}/{tag.name}".rstrip("/")
-    with naming(where):
+    with naming_oddities(where):
         names = [*tag.optim.values(), *tag.model.values(), *tag.atoms.values()]
         files = read_files(folder.store, names, globals=GLOBALS)
         if tag.atoms:

@@ -6,8 +6,9 @@ from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeVar, cast
 
-from .._errors import CkptError, Damaged, StoreError, Untrusted
+from .._errors import Damaged, Untrusted
 from ._entry import Shape, Tensor
+from ._naming import naming
 from ._torch_globals import TORCH
 
 T = TypeVar("T")
@@ -65,19 +66,11 @@ GLOBALS: dict[tuple[str, str], Any] = {
 
 
 @contextmanager
-def naming(where: str) -> Generator[None]:
+def naming_oddities(where: str) -> Generator[None]:
     """Say in errors where they are, and turn those of odd values into Untrusted."""
     try:
-        yield
-    except StoreError:
-        raise
-    except CkptError as error:
-        text = str(error)
-        if where in text:
-            raise
-        raise type(error)(
-            f"{text[:1].upper()}{text[1:].rstrip('.')} - in {where}."
-        ) from None
+        with naming(where):
+            yield
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as odd:
         # The last guard: whatever the files hold, it is they that are wrong.
         raise Untrusted(

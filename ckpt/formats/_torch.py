@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator
-from contextlib import contextmanager
+from collections.abc import Collection
 from functools import partial
 from typing import Any
 
-from .._errors import CkptError, Damaged, StoreError
-from .._store import CutShort, Reader, Store
+from .._errors import Damaged
+from .._store import Reader, Store
 from ._entry import Blob, Check
+from ._naming import naming
 from ._pickle import Globals, decode_pickle
 from ._plain import Unknown, to_tree
 from ._record import Limits
@@ -104,7 +104,7 @@ def check_torch(store: Store, blob: Blob) -> None:
     where = f"{store.url}/{blob.name}"
     with store.open(blob.name) as reader:
         fetch = fetch_from(reader, blob)
-        with _naming(where):
+        with naming(where):
             open_archive(fetch, blob, length=blob.length)[0].check()
 
 
@@ -123,7 +123,7 @@ def _read(
     workers: int = 1,
 ) -> tuple[Any, bool]:
     """Return the value of a file, and whether it is a zip archive."""
-    with _naming(where):
+    with naming(where):
         head = fetch(0, min(length, len(MAGIC)))
         if head == MAGIC:
             return read_legacy(fetch, blob, length=length, decode=decode), False
@@ -135,18 +135,3 @@ def _read(
         value, _ = decode(data, persistent=archive.find)
         archive.close()
         return value, True
-
-
-@contextmanager
-def _naming(where: str) -> Generator[None]:
-    """Say in errors which file they are about, unless they do."""
-    try:
-        yield
-    except StoreError:
-        raise
-    except CkptError as error:
-        text = str(error)
-        if where in text:
-            raise
-        kind = Damaged if isinstance(error, CutShort) else type(error)
-        raise kind(f"{text[:1].upper()}{text[1:].rstrip('.')} - in {where}.") from None
