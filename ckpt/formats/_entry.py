@@ -6,7 +6,6 @@ import math
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import Any, Literal
 
 import numpy as np
@@ -153,16 +152,3 @@ def cut_run(shape: Shape, start: int, stop: int) -> Iterator[tuple[Box, int]]:
         sizes = (*(1 for _ in range(d)), rows, *shape[d + 1 :])
         yield Box((*index[: d + 1], *(0 for _ in shape[d + 1 :])), sizes), at - start
         at += rows * inner[d]
-
-
-def is_chain(spans: list[tuple[int, int]], *, end: int) -> bool:
-    """Tell whether spans, sorted, follow one another from 0 to `end`, without gaps.
-
-    >>> is_chain([(0, 4), (4, 8)], end=8)
-    True
-    """
-    ordered = sorted(spans)
-    if not ordered:
-        return end == 0
-    chained = all(a[1] == b[0] for a, b in pairwise(ordered))
-    return chained and ordered[0][0] == 0 and ordered[-1][1] == end
