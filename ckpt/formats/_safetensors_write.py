@@ -86,6 +86,11 @@ def write_set(
     if max_shard_bytes < 1:
         raise ValueError(f"expected max_shard_bytes above 0, found {max_shard_bytes}")
     store = locate(out, options)
+    if store.url.endswith((".safetensors", ".json")):
+        raise ValueError(
+            f"expected a folder for safetensors files, found the name of a file - "
+            f"{store.url}: give the folder"
+        )
     names = store.list("")
     if "manifest.json" in names or any(n.startswith("steps/") for n in names):
         raise ValueError(

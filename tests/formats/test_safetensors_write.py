@@ -343,6 +343,12 @@ def test_a_checkpoint_is_no_place_for_a_set(tmp_path: Path) -> None:
             ckpt.save_safetensors({"a": np.ones(1)}, place, overwrite=True)
 
 
+def test_the_name_of_a_file_is_no_folder(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="give the folder"):
+        ckpt.save_safetensors({"w": np.ones(2)}, tmp_path / "out" / "model.safetensors")
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_set_is_replaced_only_when_told(tmp_path: Path) -> None:
     export(str(tmp_path), 1, sharded=False)
     (tmp_path / "config.json").write_text("{}")
