@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any, cast
 
 import layouts
@@ -73,6 +73,7 @@ class Saved:
     )
     items: dict[Key, Blob] = field(default_factory=dict[Key, Blob])
     copies: dict[str, list[Blob]] = field(default_factory=dict[str, "list[Blob]"])
+    files: set[str] = field(default_factory=set[str])
 
 
 def read_metadata(data: bytes, saved: Saved, *, prefix: str, where: str) -> None:
@@ -127,9 +128,7 @@ def _add_entry(saved: Saved, name: str, entry: Any, left: int) -> int:
     for chunk in chunks:
         known = _state(chunk, "ChunkStorageMetadata")
         box = Box(_sizes(known.get("offsets")), _sizes(known.get("sizes")))
-        if not len(box.start) == len(box.shape) == len(shape) or any(
-            stop > size for stop, size in zip(box.stop, shape, strict=True)
-        ):
+        if not _lies_within(box, shape):
             raise Untrusted(
                 f"Expected a box within {shape}, found one of {box.shape} at "
                 f"{box.start}"
@@ -137,6 +136,15 @@ def _add_entry(saved: Saved, name: str, entry: Any, left: int) -> int:
         if 0 not in box.shape:
             tensor.boxes[box] = None
     return len(chunks)
+
+
+def _lies_within(box: Box, shape: Shape) -> bool:
+    if not len(box.start) == len(box.shape) == len(shape):
+        return False
+    for start, length, size in zip(*box, shape, strict=True):
+        if start + length > size:
+            return False
+    return True
 
 
 def _dtype(properties: Any) -> str:
@@ -179,9 +187,11 @@ def _add_item(saved: Saved, index: Any, info: Any, prefix: str) -> str:
     name, offset = _text(key.get("fqn")), key.get("offset")
     start = None if offset is None else _sizes(offset)
     place = _state(info, "_StorageInfo")
-    path = check_name(_text(place.get("relative_path")))
-    if "/" in path:
-        raise Untrusted(f"Expected an object in one folder, found {path!a}")
+    path = _text(place.get("relative_path"))
+    if path not in saved.files:
+        if "/" in check_name(path):
+            raise Untrusted(f"Expected an object in one folder, found {path!a}")
+        saved.files.add(path)
     first, length = place.get("offset"), place.get("length")
     for number in (first, length):
         if type(number) is not int or not 0 <= number < 2**62:
@@ -215,18 +225,21 @@ def check_items(saved: Saved, sizes: dict[str, int | None], *, where: str) -> No
     """Refuse boxes and values whose item is missing or not a part of an object."""
     wanted = ((name, box) for name, t in saved.tensors.items() for box in t.boxes)
     blobs: list[tuple[str, int, int, str]] = []
-    for name, box in (*wanted, *((name, None) for name in saved.values)):
-        at = f"at `{show_place((name,))}`, in {where}"
+
+    def at(name: str) -> str:
+        return f"at `{show_place((name,))}`, in {where}"
+
+    for name, box in chain(wanted, ((name, None) for name in saved.values)):
         blob = saved.items.get((name, None if box is None else box.start))
         if blob is None:
-            raise Damaged(f"Expected an item for each box, found none - {at}.")
+            raise Damaged(f"Expected an item for each box, found none - {at(name)}.")
         size = sizes.get(blob.name)
         if size is None:
-            raise Damaged(f"Expected the object {blob.name}, found none - {at}.")
+            raise Damaged(f"Expected the object {blob.name}, found none - {at(name)}.")
         if blob.offset + blob.length > size:
             raise Damaged(
                 f"Expected {blob.length:,} bytes at byte {blob.offset:,} of "
-                f"{blob.name}, found its end at {size:,} - {at}: fetch it again."
+                f"{blob.name}, found its end at {size:,} - {at(name)}: fetch it again."
             )
         if box is not None:
             dtype = saved.tensors[name].dtype
@@ -234,7 +247,7 @@ def check_items(saved: Saved, sizes: dict[str, int | None], *, where: str) -> No
             if nbytes > blob.length * (1 if blob.codec is None else _INFLATION):
                 raise Untrusted(
                     f"Expected an item of {nbytes:,} bytes or more, found "
-                    f"{blob.length:,} in {blob.name} - {at}."
+                    f"{blob.length:,} in {blob.name} - {at(name)}."
                 )
         blobs.append((blob.name, blob.offset, blob.offset + blob.length, name))
     blobs.sort()
@@ -273,6 +286,7 @@ def _sizes(value: Any) -> Shape:
     sizes = cast(tuple[Any, ...], value)
     if len(sizes) > _RANK:
         raise LimitExceeded(f"Expected at most {_RANK} dimensions, found {len(sizes)}")
-    if not all(type(n) is int and 0 <= n < 2**62 for n in sizes):
-        raise Untrusted("Expected sizes, found another value")
+    for n in sizes:
+        if type(n) is not int or not 0 <= n < 2**62:
+            raise Untrusted("Expected sizes, found another value")
     return sizes

@@ -29,7 +29,9 @@ def build_tree(
         path = paths.get(name, (name,))
         node = root
         for part in path[:-1]:
-            child = node.setdefault(part, _Node())
+            child = node.get(part)
+            if child is None and part not in node:
+                child = node[part] = _Node()
             if not isinstance(child, _Node):
                 raise _contradiction(path, where)
             node = child

@@ -18,6 +18,11 @@ _STEP = re.compile(r"checkpoint_(\d{1,18})(?:\.\d+)?")
 _CHUNKED = "__msgpack_chunked_array__"
 _ELSEWHERE = "//GDAPlaceholder:"
 _RANK = 64
+_HEAD = 80
+"""How much of an array is looked at first: more than its shape and dtype take."""
+_WIDTHS = {0xCC: 1, 0xCD: 2, 0xCE: 4}
+"""Of unsigned numbers; bytes have a length as wide, and a code that is 8 less."""
+_NAMES = {name.encode(): name for name in layouts.DTYPES}
 _NDARRAY, _COMPLEX, _SCALAR = 1, 2, 3
 
 
@@ -120,6 +125,53 @@ def _looks_right(skim: Skim) -> bool:
 
 def _read_array(skim: Skim, name: str, at: int, stop: int) -> Tensor:
     """Return the array whose shape, dtype and bytes lie one after another."""
+    head = skim.take(at, min(_HEAD, stop - at))
+    try:
+        found = _read_usual(head, stop - at)
+    except IndexError:
+        found = None
+    if found is not None:
+        shape, dtype, length = found
+        blob = Blob(name, stop - length, length)
+        return Tensor(dtype, shape, (Block(layouts.whole(shape), blob),))
+    return _read_any(skim, name, at, stop)
+
+
+def _read_usual(head: bytes, whole: int) -> tuple[Shape, str, int] | None:
+    """Return shape, dtype and length of most arrays; None for those to look at again.
+
+    There are so many of them that a reader of all that msgpack has takes too long.
+    """
+    rank, at = head[1] - 0x90, 2
+    if head[0] != 0x93 or not 0 <= rank < 16:
+        return None
+    sizes: list[int] = []
+    for _ in range(rank):
+        size = head[at]
+        at += 1
+        if size >= 0x80:
+            wide = _WIDTHS.get(size)
+            if wide is None:
+                return None
+            size = int.from_bytes(head[at : at + wide], "big")
+            at += wide
+        sizes.append(size)
+    begin = at + 1
+    at = begin + head[at] - 0xA0
+    # A code that is no short text gives no name of a dtype, but bytes of none or many.
+    dtype = _NAMES.get(head[begin:at])
+    wide = _WIDTHS.get(head[at] + 8)
+    if dtype is None or wide is None:
+        return None
+    length = int.from_bytes(head[at + 1 : at + 1 + wide], "big")
+    if not length or at + 1 + wide + length != whole:
+        return None
+    if length != math.prod(sizes) * layouts.stored_dtype(dtype).itemsize:
+        return None
+    return tuple(sizes), dtype, length
+
+
+def _read_any(skim: Skim, name: str, at: int, stop: int) -> Tensor:
     value, end = decode_msgpack(skim, at=at, stop=stop, keep=False, items=_RANK + 16)
     where = f"at byte {at:,} in {skim.where}"
     if end != stop or not isinstance(value, list) or len(cast(list[Any], value)) != 3:

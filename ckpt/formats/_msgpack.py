@@ -37,7 +37,8 @@ class _Open:
 
     value: Any
     left: int
-    key: str | None = None
+    is_map: bool
+    key: str = ""
 
 
 @dataclass(slots=True)
@@ -83,49 +84,49 @@ def decode_msgpack(
         keep=keep,
         items=items,
     )
+    stack = scan.stack
     while True:
+        if stack and stack[-1].is_map:
+            stack[-1].key = _read_key(scan, stack[-1].value)
         value = _read_value(scan)
-        if isinstance(value, _Open) and value.left:
-            scan.stack.append(value)
-            continue
-        value = _close(scan, value)
-        while scan.stack:
-            parent = scan.stack[-1]
-            _put(scan, parent, value)
+        if type(value) is _Open:
+            if value.left:
+                stack.append(value)
+                continue
+            value = _close(scan, value)
+        while stack:
+            parent = stack[-1]
+            if parent.is_map:
+                parent.value[parent.key] = value
+            else:
+                parent.value.append(value)
+            parent.left -= 1
             if parent.left:
                 break
-            value = _close(scan, scan.stack.pop())
+            value = _close(scan, stack.pop())
         else:
             return value, scan.at
 
 
-def _close(scan: _Scan, value: Any) -> Any:
-    if not isinstance(value, _Open):
-        return value
-    if scan.closed is not None and isinstance(value.value, dict):
-        return scan.closed(value.value)  # pyright: ignore[reportUnknownArgumentType]
-    return value.value
+def _close(scan: _Scan, opened: _Open) -> Any:
+    if scan.closed is not None and opened.is_map:
+        return scan.closed(opened.value)
+    return opened.value
 
 
-def _put(scan: _Scan, parent: _Open, value: Any) -> None:
-    if isinstance(parent.value, list):
-        parent.value.append(value)  # pyright: ignore[reportUnknownMemberType]
-    elif parent.key is None:
-        if isinstance(value, bytes):
-            value = _decode(scan, value)
-        if not isinstance(value, str):
-            raise _refuse(scan, "keys of text", type(value).__name__)
-        if value in parent.value:
-            raise Untrusted(
-                f"Expected each key once, found {value[:80]!a} twice at byte "
-                f"{scan.at:,} in {scan.skim.where}: do not trust this file."
-            )
-        parent.key = value
-        return
-    else:
-        parent.value[parent.key] = value
-        parent.key = None
-    parent.left -= 1
+def _read_key(scan: _Scan, known: dict[str, Any]) -> str:
+    key = _read_value(scan)
+    if type(key) is bytes:
+        key = _decode(scan, key)
+    if type(key) is not str:
+        found = type(key.value if type(key) is _Open else key).__name__
+        raise _refuse(scan, "keys of text", found)
+    if key in known:
+        raise Untrusted(
+            f"Expected each key once, found {key[:80]!a} twice at byte "
+            f"{scan.at:,} in {scan.skim.where}: do not trust this file."
+        )
+    return key
 
 
 def _read_value(scan: _Scan) -> Any:
@@ -187,12 +188,13 @@ def _open(scan: _Scan, value: Any, count: int) -> _Open:
     if len(scan.stack) >= _DEPTH:
         raise _exceed(scan, f"{_DEPTH} levels")
     scan.items -= _CONTAINER - 1
-    return _Open(value, count)
+    return _Open(value, count, isinstance(value, dict))
 
 
 def _extended(scan: _Scan, length: int) -> Any:
-    code = int.from_bytes(_bytes(scan, 1), "big", signed=True)
-    start = scan.at
+    _skip(scan, 1)
+    code, start = scan.skim.byte(scan.at - 1), scan.at
+    code -= 256 if code > 127 else 0
     _skip(scan, length)
     if scan.extension is None:
         raise _refuse(scan, "a plain value", f"extension type {code}")
@@ -223,7 +225,9 @@ def _bytes(scan: _Scan, length: int) -> bytes:
 
 
 def _number(scan: _Scan, length: int) -> int:
-    return int.from_bytes(_bytes(scan, length), "big")
+    start = scan.at
+    _skip(scan, length)
+    return int.from_bytes(scan.skim.take(start, length), "big")
 
 
 def _decode(scan: _Scan, text: bytes) -> str:

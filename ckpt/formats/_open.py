@@ -129,9 +129,9 @@ def describe_catalogue(store: Store, catalogue: Catalogue) -> Opened:
         raise Unsupported(f"{error} - in {store.url}") from error
     leaves: list[Leaf] = []
     kept: list[Tensor | None] = []
+    gap = _gap(store)
     for path, value in found.items():
-        tensor = tensors.get(id(value))
-        leaf, tensor = _describe(path, value, tensor, _gap(store))
+        leaf, tensor = _describe(path, value, tensors.get(id(value)), gap)
         leaves.append(leaf)
         kept.append(tensor)
     manifest = Manifest(catalogue.step, "", structure, tuple(leaves), ())
@@ -149,8 +149,10 @@ def _with_marks(
             f"Expected at most {_DEPTH} nested containers, found more"
         )
     if isinstance(value, Tensor):
-        mark = marks.setdefault(id(value), np.empty(0, np.uint8))
-        tensors[id(mark)] = value
+        mark = marks.get(id(value))
+        if mark is None:
+            mark = marks[id(value)] = np.empty(0, np.uint8)
+            tensors[id(mark)] = value
         return mark
     if isinstance(value, dict):
         items = cast("dict[Any, Any]", value).items()
@@ -190,12 +192,15 @@ def _describe(
         tensor = Tensor(source.leaf.dtype, source.leaf.shape, data)
         kept = Loose(choose_chunk(tensor))
         return replace(source.leaf, store=kept), tensor
-    itemsize = item_bytes(tensor)
     blocks: tuple[Box, ...] = ()
     if isinstance(tensor.data, tuple):
-        data = tensor.data
-        if all(b.blob.codec is None and is_in_c_order(b, itemsize) for b in data):
-            blocks = tuple(b.box for b in data)
+        itemsize, boxes = item_bytes(tensor), list[Box]()
+        for block in tensor.data:
+            if block.blob.codec is not None or not is_in_c_order(block, itemsize):
+                break
+            boxes.append(block.box)
+        else:
+            blocks = tuple(boxes)
     leaf = Leaf(
         path,
         tensor.kind,

@@ -5,17 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from .._errors import CkptError, Damaged, LimitExceeded, StoreError, Untrusted
+from .._errors import CkptError, LimitExceeded, StoreError, Untrusted
 from ._pickle_machine import Machine
-from ._pickle_opcodes import OPCODES
+from ._pickle_run import run
 from ._record import Global as Global, Limits as Limits, Record as Record
 
 LIMITS = Limits()
 
 _ADVICE = ": do not trust this file, or save tensors and plain values in its place."
-
-_BATCH = 1024
-"""How many operations are run between two looks at the limits."""
 
 Globals = Mapping[tuple[str, str], Any]
 """What stands for the classes and functions a pickle may name.
@@ -59,7 +56,7 @@ def decode_pickle(
         text=limits.text,
     )
     try:
-        value = _run(machine)
+        value = run(machine)
     except StoreError:
         raise
     except CkptError as error:
@@ -77,31 +74,6 @@ def decode_pickle(
             f"{_place(machine, where)}: do not trust this file."
         ) from error
     return value, machine.at
-
-
-def _run(machine: Machine) -> Any:
-    """Run operations until the one that ends the pickle."""
-    opcodes, data, limit = OPCODES, machine.data, machine.limits.stack
-    while True:
-        machine.spend(_BATCH)
-        if len(machine.stack) > limit:
-            raise LimitExceeded(f"Expected at most {limit} values at once")
-        for _ in range(_BATCH):
-            at = machine.at
-            code = data[at : at + 1]
-            machine.at = at + 1
-            if code == b".":
-                return machine.stop()
-            run = opcodes.get(code)
-            if run is None:
-                raise _refuse(code)
-            run(machine)
-
-
-def _refuse(code: bytes) -> CkptError:
-    if not code:
-        return Damaged("Expected more of a pickle, found its end")
-    return Untrusted(f"Expected an operation of pickles, found the byte {code!r}")
 
 
 def _place(machine: Machine, where: str) -> str:

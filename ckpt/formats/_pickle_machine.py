@@ -85,12 +85,26 @@ class Machine:
 
     def contain(self, times: int = 1) -> None:
         """Count a container, `times` where it is larger than others."""
-        self.spend(times * _COST)
+        self.left -= times * _COST
+        if self.left < 0:
+            self.spend(0)
         self.containers += times
         if self.containers > _FREE + self.at // _SPARSE:
             raise LimitExceeded(
                 f"Expected at most one container in {_SPARSE} bytes, found more"
             )
+
+    def settle(self, operations: int, containers: int) -> None:
+        """Count what was done since the last time, and look at what is held."""
+        self.spend(operations)
+        self.contain(containers)
+        limits, held = self.limits, len(self.memo) + len(self.far)
+        if held > limits.memo:
+            raise LimitExceeded(f"Expected at most {limits.memo} memo entries")
+        if held > _FREE + self.at // 3 + 1:
+            raise LimitExceeded("Expected at most one memo entry in 3 bytes")
+        if len(self.stack) > limits.stack:
+            raise LimitExceeded(f"Expected at most {limits.stack} values at once")
 
     def waste(self) -> None:
         """Count an operation that hardly any writer uses."""

@@ -12,6 +12,8 @@ from ._record import Global, Record
 _KEY = 64
 """How many values a tuple may hold, counted through, that is a key."""
 
+_FLAT = frozenset({int, bool, float, type(None)})
+
 
 def find_global(m: Machine, module: str, name: str) -> Any:
     """Return what stands for a class or function; Untrusted if nothing does."""
@@ -32,17 +34,21 @@ def find_global(m: Machine, module: str, name: str) -> Any:
 
 def call(m: Machine, called: Any, args: Any) -> Any:
     """Return what a function of the table makes of arguments, or a Record."""
-    if not isinstance(called, Global) or type(args) is not tuple:
+    if type(called) is not Global or type(args) is not tuple:
         raise Untrusted("Expected a class and its arguments, found other values")
     arguments = cast(tuple[Any, ...], args)
-    m.spend(8 + len(arguments))
-    if called.call is None:
+    cost, make = 8 + len(arguments), called.call
+    if make is None:
+        m.spend(cost)
         m.contain(2)
         return Record(called.module, called.name, arguments)
-    # A function may copy what it is given, and may be given the same often.
-    m.spend(sum(len(arg) for arg in arguments if hasattr(arg, "__len__")))
+    for arg in arguments:
+        # A function may copy what it is given, and may be given the same often.
+        if type(arg) not in _FLAT and hasattr(arg, "__len__"):
+            cost += len(arg)
+    m.spend(cost)
     try:
-        return called.call(*arguments)
+        return make(*arguments)
     except CkptError:
         raise
     except Exception as error:

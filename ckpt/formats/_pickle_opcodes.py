@@ -194,15 +194,19 @@ def _set(m: Machine, items: list[Any]) -> None:
     target = m.stack[-1]
     if len(items) % 2:
         raise Untrusted("Expected a value for each key")
-    if isinstance(target, Record):
+    if isinstance(target, dict):
+        if items and not target:
+            m.contain()  # The first item makes it four times larger.
+        keys = items[::2]
+        for key in keys:
+            if type(key) is not str:
+                check_keys(m, keys)
+                break
+        cast(dict[Any, Any], target).update(zip(keys, items[1::2], strict=True))
+    elif isinstance(target, Record):
         pairs = zip(items[::2], items[1::2], strict=True)
         target.items = target.items or []
         target.items.extend(pairs)
-    elif isinstance(target, dict):
-        if items and not target:
-            m.contain()  # The first item makes it four times larger.
-        keys = check_keys(m, items[::2])
-        cast(dict[Any, Any], target).update(zip(keys, items[1::2], strict=True))
     else:
         raise Untrusted("Expected a dict to set items of")
 
@@ -332,7 +336,5 @@ _TABLE: dict[str, Operation] = {
     "Q": lambda m: _persistent(m, m.stack.pop()),
 }
 
-OPCODES: dict[bytes, Operation] = {
-    name.encode("latin-1"): run for name, run in _TABLE.items()
-}
+OPCODES: dict[int, Operation] = {ord(name): run for name, run in _TABLE.items()}
 """What each byte does; those that are missing are no operations, or refused."""

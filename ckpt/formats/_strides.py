@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 
 import layouts
 from layouts import Box
@@ -65,19 +66,25 @@ def cut_strided(
 
 def choose_chunk(tensor: Tensor) -> Shape:
     """Return the shape in which a tensor is looked through: what lies together."""
-    shape, itemsize = tensor.shape, item_bytes(tensor)
+    shape, data, strides = tensor.shape, tensor.data, None
+    if isinstance(data, tuple):
+        for block in data:
+            if block.blob.codec is not None:
+                # Streams are decoded whole.
+                return shape
+        if len(data) == 1:
+            strides = data[0].strides
+    elif isinstance(data, Lazy) and 0 not in shape:
+        return data.chunk
+    return _cut_chunk(shape, strides, item_bytes(tensor))
+
+
+@lru_cache(maxsize=1024)
+def _cut_chunk(shape: Shape, strides: Shape | None, itemsize: int) -> Shape:
+    """Return the first part of an array, of the usual size, along what lies nearest."""
     if 0 in shape:
         return shape
-    data = tensor.data
-    if isinstance(data, Lazy):
-        return data.chunk
-    strides = c_strides(shape, itemsize)
-    if isinstance(data, tuple):
-        if any(block.blob.codec is not None for block in data):
-            # Streams are decoded whole.
-            return shape
-        if len(data) == 1 and data[0].strides is not None:
-            strides = data[0].strides
+    strides = c_strides(shape, itemsize) if strides is None else strides
     most = max(1, CHUNK_BYTES // itemsize)
     chunk = [1] * len(shape)
     for d in sorted(range(len(shape)), key=lambda n: (strides[n], -n)):

@@ -106,8 +106,9 @@ def _complex(real: Any, imag: Any = 0.0) -> complex:
 
 def _size(sizes: Iterable[Any] = ()) -> tuple[int, ...]:
     made = tuple(sizes)
-    if not all(type(n) is int and 0 <= n < 1 << 62 for n in made):
-        raise Untrusted("Expected sizes of a tensor")
+    for n in made:
+        if type(n) is not int or not 0 <= n < 1 << 62:
+            raise Untrusted("Expected sizes of a tensor")
     return made
 
 
