@@ -6,7 +6,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -19,8 +19,7 @@ Array = np.ndarray[Any, Any]
 Shape = tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Blob:
+class Blob(NamedTuple):
     """Some bytes of an object of the store: `length` of them, at `offset`.
 
     With a codec they are one stream of it; offsets within a blob count what comes out.
@@ -32,8 +31,7 @@ class Blob:
     codec: Literal["zstd"] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Block:
+class Block(NamedTuple):
     """A box of a tensor as plain little-endian items in a blob, the first at `offset`.
 
     `strides` are in bytes and never negative; without them the items are in C order.
