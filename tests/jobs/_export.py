@@ -1,13 +1,17 @@
 """What the members of a job do to write safetensors files together."""
 
+import json
 import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import jax
 import ml_dtypes
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec as P
+from safetensors import safe_open
+from safetensors.numpy import load_file
 
 import ckpt
 from ckpt import save_safetensors
@@ -21,6 +25,8 @@ SPECS: Mapping[str, P] = {
     "flat": P(("x", "y")),
 }
 SHAPE = (240, 480)
+NAMES = [*SPECS, *(f"{way}_16" for way in SPECS), "host"]
+INDEX = "model.safetensors.index.json"
 
 
 def values_of(name: str) -> np.ndarray:
@@ -94,3 +100,26 @@ def export_struck(out: str, at: int) -> None:
         progress=strike,
         barrier_timeout=5.0,
     )
+
+
+def check_set(folder: Path) -> None:
+    """Check what safetensors itself reads against what was made."""
+    files = sorted(folder.glob("*.safetensors"))
+    found: dict[str, Any] = {}
+    for path in files:
+        found |= load_file(path)
+    for name in NAMES:
+        made = values_of(name)
+        assert found[name].dtype.name == made.dtype.name
+        assert found[name].tobytes() == made.tobytes(), name
+    assert found["empty"].shape == (0, 3)
+    assert found["number"] == 7
+    assert sorted(found) == sorted([*NAMES, "empty", "number"])
+    if len(files) > 1:
+        index = json.loads((folder / INDEX).read_text())
+        assert index["metadata"]["tied"] == "rows"
+        for path in files:
+            with safe_open(path, "numpy") as file:
+                names = {n for n, at in index["weight_map"].items() if at == path.name}
+                assert set(file.keys()) == names
+    assert not [name for name in os.listdir(folder) if name.endswith(".tmp")]

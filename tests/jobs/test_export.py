@@ -1,46 +1,18 @@
 """The processes of a job write one set of safetensors files of a tree they share."""
 
-import json
 import os
 import warnings
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from safetensors import safe_open
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import save_file
 
 import ckpt
 from tests._harness.jobs import JobServer, Setup
-from tests.jobs._export import SPECS, values_of
+from tests.jobs._export import NAMES, check_set, values_of
 
 WORK = "tests.jobs._export"
-INDEX = "model.safetensors.index.json"
-NAMES = [*SPECS, *(f"{way}_16" for way in SPECS), "host"]
-
-
-def check_set(folder: Path) -> None:
-    """Check what safetensors itself reads against what was made."""
-    files = sorted(folder.glob("*.safetensors"))
-    found: dict[str, Any] = {}
-    for path in files:
-        found |= load_file(path)
-    for name in NAMES:
-        made = values_of(name)
-        assert found[name].dtype.name == made.dtype.name
-        assert found[name].tobytes() == made.tobytes(), name
-    assert found["empty"].shape == (0, 3)
-    assert found["number"] == 7
-    assert sorted(found) == sorted([*NAMES, "empty", "number"])
-    if len(files) > 1:
-        index = json.loads((folder / INDEX).read_text())
-        assert index["metadata"]["tied"] == "rows"
-        for path in files:
-            with safe_open(path, "numpy") as file:
-                names = {n for n, at in index["weight_map"].items() if at == path.name}
-                assert set(file.keys()) == names
-    assert not [name for name in os.listdir(folder) if name.endswith(".tmp")]
 
 
 @pytest.mark.parametrize(("count", "most"), [(2, 1 << 30), (3, 500_000)])
