@@ -17,7 +17,7 @@ from ._mesh import MeshLayout, Spec, piece_boxes, split_counts
 Wants = tuple[tuple[Box, tuple[int, ...]], ...]
 """Distinct boxes of a leaf, and the processes that want each, ascending."""
 
-_ALIGNMENT = 64
+ALIGNMENT = 64
 
 _SMALL_BYTES = 1 << 20
 """Leaves up to this size are exchanged whole, with many others at once."""
@@ -233,11 +233,11 @@ def _round(units: Sequence[Unit]) -> Round:
     for unit in units:
         offset = ends.get(unit.reader, 0)
         offsets.append(offset)
-        ends[unit.reader] = offset + -(-unit.nbytes // _ALIGNMENT) * _ALIGNMENT
-    return Round(tuple(units), tuple(offsets), _round_up(max(ends.values())))
+        ends[unit.reader] = offset + -(-unit.nbytes // ALIGNMENT) * ALIGNMENT
+    return Round(tuple(units), tuple(offsets), round_up(max(ends.values())))
 
 
-def _round_up(length: int) -> int:
+def round_up(length: int) -> int:
     """Return one of few lengths, a little greater: each is compiled once."""
     grain = 1 << max(10, length.bit_length() - 3)
     return -(-length // grain) * grain

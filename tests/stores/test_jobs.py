@@ -1,6 +1,7 @@
 """Jobs of two and four processes save to S3 and restore from it, bit by bit."""
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ import ckpt
 from tests._harness.jobs import Answer, Job, JobServer, Setup
 from tests._harness.servers import Cloud, Kind, Rule
 from tests.faults._trees import flat, make_tree, same_bits
+from tests.jobs._export import check_set
 from tests.jobs._matrix import WORK, find_failed
 from tests.jobs._trees import KINDS, make_values
 from tests.stores._places import CloudPlace, cloud_place
@@ -19,6 +21,7 @@ from tests.stores._tables import DENIED, once
 pytestmark = pytest.mark.campaign
 
 SEED = 7
+EXPORT = "tests.jobs._export"
 
 
 @pytest.fixture(scope="module", params=[(2, 2), (4, 1)], ids=["2x2", "4x1"])
@@ -120,3 +123,13 @@ def test_values_of_another_seed_are_noticed(job: Job, place: CloudPlace) -> None
     assert all(answer.value for answer in answers)
     assert find_wrong_on_host(place.url, SEED + 1)
     assert np.array_equal(ckpt.restore(place.url)["seed"], [SEED] * 3)
+
+
+def test_what_a_job_exports_safetensors_reads(
+    job: Job, place: CloudPlace, tmp_path: Path
+) -> None:
+    options = {"max_shard_bytes": 500_000}
+    check_returned("export", job.run(f"{EXPORT}:export", place.url, options))
+    for name in place.names():
+        (tmp_path / name).write_bytes(place.get(name))
+    check_set(tmp_path)
