@@ -22,6 +22,7 @@ from .._source import describe_leaf
 from .._store import Store
 from .._store_options import GivenOptions
 from .._warn import warn_caller
+from ._collector import hold_collector
 from ._detect import find_catalogue
 from ._entry import Array, Catalogue, Tensor
 from ._fill import SPAN_BYTES, Want, fill_wants
@@ -104,10 +105,12 @@ def open_foreign(
     Raises Damaged, Untrusted, Unsupported or LimitExceeded for one that is there and
     cannot be read.
     """
-    found = find_catalogue(path, step, options)
-    if found is None:
-        return None
-    store, catalogue = found
+    with hold_collector():
+        found = find_catalogue(path, step, options)
+        if found is None:
+            return None
+        store, catalogue = found
+        opened = describe_catalogue(store, catalogue)
     if catalogue.notes:
         more = len(catalogue.notes) - _SHOWN
         shown = "\n  ".join(catalogue.notes[:_SHOWN])
@@ -116,7 +119,7 @@ def open_foreign(
             f"not all in {store.url} was read as {catalogue.format}:\n  {shown}"
             f"{more_text}"
         )
-    return describe_catalogue(store, catalogue)
+    return opened
 
 
 def describe_catalogue(store: Store, catalogue: Catalogue) -> Opened:
