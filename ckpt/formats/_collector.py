@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import Lock
@@ -21,7 +21,7 @@ _holders, _lock = _Holders(), Lock()
 
 
 @contextmanager
-def hold_collector() -> Iterator[None]:
+def hold_collector() -> Generator[None, None, None]:
     """Let no collection begin within, in any thread; a caller's own choice stays.
 
     Otherwise each time that a quarter more objects are there, all of the process are

@@ -196,11 +196,12 @@ def check_size(found: int, expected: int, *, key: str) -> None:
 
 
 def _sizes(value: Any) -> tuple[int, ...]:
-    if not isinstance(value, tuple) or not all(
-        type(n) is int and 0 <= n < 1 << 62 for n in cast(tuple[Any, ...], value)
-    ):
+    if not isinstance(value, tuple):
         raise Untrusted("Expected sizes, found another value")
-    sizes = cast(tuple[int, ...], value)
+    sizes = cast(tuple[Any, ...], value)
+    for n in sizes:
+        if type(n) is not int or not 0 <= n < 1 << 62:
+            raise Untrusted("Expected sizes, found another value")
     if len(sizes) > _RANK:
         raise LimitExceeded(f"Expected at most {_RANK} dimensions, found {len(sizes)}")
     return sizes
