@@ -111,9 +111,15 @@ class Checkpoint:
 
     def __repr__(self) -> str:
         return (
-            f"Checkpoint(step={self.step}, {len(self)} leaves, {self.nbytes:,} bytes, "
-            f"{self.url!r})"
+            f"Checkpoint({self._what('step=')}, {len(self)} leaves, "
+            f"{self.nbytes:,} bytes, {self.url!r})"
         )
+
+    def _what(self, step: str) -> str:
+        """Return its step and, if another library wrote it, what it is."""
+        if self.format == "ckpt":
+            return f"{step}{self.step}"
+        return self.format + (f", {step}{self.step}" if self.step else "")
 
     def _repr_html_(self) -> str:
         rows = "".join(
@@ -124,7 +130,7 @@ class Checkpoint:
         more = len(self) - 200
         note = f"<p>(+{more} more leaves)</p>" if more > 0 else ""
         return (
-            f"<p><b>step {self.step}</b> · {len(self)} leaves · {self.nbytes:,} bytes"
+            f"<p><b>{_html(self._what('step '))}</b> · {len(self)} leaves · {self.nbytes:,} bytes"
             f" · <code>{_html(self.url)}</code></p><table><tr><th>leaf</th>"
             f"<th>array</th><th>bytes</th></tr>{rows}</table>{note}"
         )

@@ -95,6 +95,21 @@ def gather_bytes(mine: Array) -> Array:
         return np.asarray(_spread(mesh)(rows).addressable_data(0))
 
 
+def trade_bytes(mine: Array) -> Array:
+    """Return what each process has for this one; a collective of one device each.
+
+    `mine` has a row for each process, as long on all of them, who must all come here.
+    """
+    mesh = _process_mesh(tuple(cast("list[Any]", jax.devices())))
+    here = next(d for d in mesh.devices.flat if d.process_index == jax.process_index())
+    row = jax.device_put(mine[None], here)
+    shape = (mesh.devices.size, *mine.shape)
+    sharded = NamedSharding(mesh, PartitionSpec("process"))
+    rows = jax.make_array_from_single_device_arrays(shape, sharded, [row])
+    with jax.set_mesh(mesh):
+        return np.asarray(_turn(mesh)(rows).addressable_data(0))[:, 0]
+
+
 def can_move(dtype: np.dtype[Any] | None) -> bool:
     """Tell whether arrays of a dtype go from device to device bit for bit."""
     return dtype is not None and dtype.name not in _SUB_BYTE
@@ -132,6 +147,15 @@ def _process_mesh(devices: tuple[Any, ...]) -> Mesh:
         first.setdefault(device.process_index, device)
     chosen = [first[process] for process in sorted(first)]
     return Mesh(np.array(chosen), ("process",))
+
+
+@lru_cache(maxsize=2)
+def _turn(mesh: Mesh) -> Any:
+    def identity(rows: jax.Array) -> jax.Array:
+        return rows
+
+    turned = NamedSharding(mesh, PartitionSpec(None, "process"))
+    return jax.jit(identity, out_shardings=turned)
 
 
 @lru_cache(maxsize=2)

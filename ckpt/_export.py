@@ -7,6 +7,7 @@ from typing import Any
 
 from ._catalog import PathLike
 from ._copy import Progress
+from ._job import BARRIER_SECONDS, check_timeout
 from ._store_options import GivenOptions
 
 
@@ -22,6 +23,7 @@ def save_safetensors(
     max_host_bytes: int | None = None,
     overwrite: bool = False,
     progress: Progress | None = None,
+    barrier_timeout: float = BARRIER_SECONDS,
     store_options: GivenOptions | None = None,
 ) -> tuple[str, ...]:
     """Write a tree, or any checkpoint, as safetensors files; return their names.
@@ -46,18 +48,46 @@ def save_safetensors(
     arrays are not larger. Durable when it returns. A set that is there already is an
     error without `overwrite`; with it the old files stay as they are until the new
     ones are complete, and are then removed. `progress` is called with the bytes done
-    and all bytes. Local: in a job of several processes let one of them call it, with a
-    path; a tree may not hold arrays of which other processes have a part.
+    and all bytes.
 
-    Raises Unsupported, StepExists, NotFound, Damaged, LimitExceeded, StoreError.
+    In a job of several processes a tree with arrays on devices of several of them is
+    for all to call, with the same arguments. Each writes whole files, about as many
+    bytes as the others if the set has enough files (`max_shard_bytes`), and `progress`
+    tells of its own; what others hold of those they hand over by XLA. When one fails or
+    stays away for `barrier_timeout` seconds, all raise, and readers see the old set.
+    Other trees, and paths, are local: let one process call it.
+
+    Raises Unsupported, StepExists, NotFound, Damaged, LimitExceeded, StoreError,
+    BarrierTimeout.
 
     >>> import jax.numpy as jnp, ckpt
     >>> ckpt.save_safetensors({"layer": {"w": jnp.ones(3)}}, "memory://doc-export")
     ('model.safetensors',)
     """
     # Not before it is needed: most programs never read or write foreign formats.
+    from .formats._safetensors_items import is_shared
+
+    if is_shared(tree_or_path):
+        from .formats._safetensors_together import write_set_together
+
+        if step is not None:
+            raise ValueError(f"expected step={step} with a path, found a tree")
+        return write_set_together(
+            tree_or_path,
+            out,
+            select=select,
+            rename=rename,
+            metadata=metadata,
+            max_shard_bytes=max_shard_bytes,
+            max_host_bytes=max_host_bytes,
+            overwrite=overwrite,
+            progress=progress,
+            barrier_timeout=barrier_timeout,
+            options=store_options,
+        )
     from .formats._safetensors_write import write_set
 
+    check_timeout(barrier_timeout)
     return write_set(
         tree_or_path,
         out,

@@ -16,7 +16,7 @@ from layouts import WriteLimits
 from ._catalog import PathLike, check_step, locate
 from ._checkpoint import Checkpoint
 from ._drain import KEEP_LOCAL, check_keep, refuse_same_place
-from ._errors import CkptError, Unsupported
+from ._errors import CkptError
 from ._hold import hold_snapshot
 from ._job import BARRIER_SECONDS, Job, join, joined, leave
 from ._metrics import plain_metrics
@@ -26,6 +26,7 @@ from ._snapshot import Snapshot, describe_tree, plan_known
 from ._staging import give_back
 from ._store import Store
 from ._store_options import GivenOptions
+from ._together import refuse_memory
 from ._written import Options, check_budget
 
 
@@ -89,7 +90,7 @@ def save(
             options = _check(step, metrics, overwrite, codec, max_host_bytes, reuse)
             _refuse_swapped(state, path)
             run = locate(path, store_options)
-            _refuse_memory(run, job)
+            refuse_memory(run, job)
             options = _with_mirror(options, run, job, mirror, keep_local, store_options)
             snapshot = describe_tree(state, mesh, job)
             wait_for_room(run.url, 0)
@@ -136,7 +137,7 @@ def save_async(
             _check_pending(max_pending)
             _refuse_swapped(state, path)
             run = locate(path, store_options)
-            _refuse_memory(run, job)
+            refuse_memory(run, job)
             options = _with_mirror(options, run, job, mirror, keep_local, store_options)
             snapshot = describe_tree(state, mesh, job)
             wait_for_room(run.url, max_pending - 1)
@@ -189,15 +190,6 @@ def _save_and_leave(
         give_back(snapshot.memory)
 
 
-def _refuse_memory(run: Store, job: Job) -> None:
-    """Refuse a run that each process of a job would have for itself."""
-    if job.count > 1 and run.url.startswith("memory://"):
-        raise Unsupported(
-            "expected a folder that all processes share, or an object store, found "
-            f"{run.url}, which each process has for itself"
-        )
-
-
 def _refuse_swapped(state: Any, path: PathLike | None) -> None:
     """Refuse save(path, state), which would save the text of the path."""
     if path is None and isinstance(state, (str, os.PathLike)):
@@ -247,7 +239,7 @@ def _with_mirror(
     check_keep(keep_local)
     far = locate(mirror, store_options)
     refuse_same_place(run, far)
-    _refuse_memory(far, job)
+    refuse_memory(far, job)
     return replace(options, mirror=far, beside=far, keep_local=keep_local)
 
 

@@ -56,10 +56,19 @@ def describe_tree(state: Any, mesh: Any, job: Job) -> Snapshot:
             own[path] = _describe_own(path, leaf, job)
         else:
             sources[path] = describe_leaf(path, leaf, laid, processes=job.count)
-    marks = {}
     if job.count > 1:
-        marks = {path: _mark(s) for path, s in sources.items() if s.is_on_host}
-    return Snapshot(structure, sources, own, marks)
+        return mark_leaves(structure, sources, own)
+    return Snapshot(structure, sources, own)
+
+
+def mark_leaves(
+    structure: pytree.Structure,
+    sources: dict[str, Source],
+    own: dict[str, Own] | None = None,
+) -> Snapshot:
+    """Return a snapshot with marks of all that each process has."""
+    marks = {path: _mark(s) for path, s in sources.items() if s.is_on_host}
+    return Snapshot(structure, sources, own or {}, marks)
 
 
 def flatten_tree(tree: Any) -> tuple[dict[str, Any], pytree.Structure]:

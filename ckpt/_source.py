@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from threading import Lock
 from typing import Any, cast
 
@@ -75,6 +75,14 @@ class Source:
             return part if part.dtype == native else part.astype(native)
         data, inside = self.locate(box)
         return host_view(data, inside)
+
+    def start(self, box: Box) -> Transfer:
+        """Begin to `fetch` a box; return how to wait for it."""
+        if isinstance(self.array, jax.Array):
+            data, inside = self.locate(box)
+            if not is_in_host_memory(data):
+                return start_transfer(data, inside)
+        return partial(self.fetch, box)
 
     def locate(self, box: Box) -> tuple[jax.Array, Box]:
         """Return the local single-device array that holds a box, and where in it."""

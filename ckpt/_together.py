@@ -13,10 +13,11 @@ import jax
 import pytree
 
 from ._catalog import Opened
-from ._errors import CkptError, NotFound
+from ._errors import CkptError, NotFound, Unsupported
 from ._failure import forget_frames
 from ._job import Job, Post
 from ._mirror import UNUSABLE, Places
+from ._store import Store
 
 T = TypeVar("T")
 
@@ -47,19 +48,31 @@ def is_global(sharding: Any) -> bool:
         return False
 
 
+def refuse_memory(store: Store, job: Job) -> None:
+    """Refuse a place that each process of a job would have for itself."""
+    if job.count > 1 and store.url.startswith("memory://"):
+        raise Unsupported(
+            "expected a folder that all processes share, or an object store, found "
+            f"{store.url}, which each process has for itself"
+        )
+
+
 def _count(devices: Iterable[Any]) -> int:
     return len({device.process_index for device in devices})
 
 
+_READS = ("begin", *(f"read-{n}" for n in range(_ROUNDS)))
+
+
 @contextmanager
-def withdrawing(job: Job) -> Generator[None]:
+def withdrawing(job: Job, rounds: Iterable[str] = _READS) -> Generator[None]:
     """Tell the others when this process is interrupted, also while it waits."""
     try:
         yield
     except Exception:
         raise
     except BaseException as error:
-        job.withdraw(["begin", *(f"read-{n}" for n in range(_ROUNDS))], error)
+        job.withdraw(rounds, error)
         raise
 
 

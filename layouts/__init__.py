@@ -32,6 +32,14 @@ from ._errors import (
     TooLarge as TooLarge,
     UnknownFeature as UnknownFeature,
 )
+from ._handover import (
+    Handover as Handover,
+    Need as Need,
+    Parcel as Parcel,
+    Share as Share,
+    plan_handovers as plan_handovers,
+    share_box as share_box,
+)
 from ._json import (
     BODY_BYTES as BODY_BYTES,
     DOCUMENT_BYTES as DOCUMENT_BYTES,

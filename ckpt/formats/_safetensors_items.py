@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, cast
 
+import jax
 import numpy as np
 
 import layouts
@@ -17,10 +18,12 @@ from layouts import Box, Chunked, Leaf, Loose, Shape
 from .._catalog import Openable, Opened, is_handle, open_path
 from .._checkpoint import decode_leaf_value
 from .._errors import Unsupported
+from .._job import ALONE, Job
 from .._read import Fill, empty_aligned, fill_buffers
-from .._snapshot import flatten_tree
+from .._snapshot import describe_equal, flatten_tree, mark_leaves
 from .._source import Source, describe_leaf
 from .._store_options import GivenOptions
+from .._together import is_global
 from ._entry import Array
 from ._safetensors_header import DTYPES
 
@@ -67,12 +70,14 @@ class Content:
     """The arrays to write, the names that are tied to one, and how to read boxes.
 
     `is_at_hand` where reading them costs next to nothing: they are whole on the host.
+    `marks` has what must be the same in each process of a job of several.
     """
 
     items: tuple[Item, ...]
     ties: dict[str, str]
     read: Read
     is_at_hand: bool
+    marks: dict[str, str]
 
 
 def take_content(
@@ -83,12 +88,14 @@ def take_content(
     rename: Mapping[str, str] | None,
     max_host_bytes: int | None,
     options: GivenOptions | None,
+    job: Job = ALONE,
 ) -> Content:
     """Return what is to be written; Unsupported, listing all that cannot be."""
     opened = _open(tree_or_path, step, options)
+    sources: dict[str, Source] = {}
     if opened is None:
         leaves, structure = flatten_tree(tree_or_path)
-        make = partial(_describe, leaves)
+        make = partial(_describe, leaves, sources, job.count)
         read, where = _read_tree, "the tree"
     else:
         structure = opened.manifest.structure
@@ -125,7 +132,10 @@ def take_content(
             f"they cannot - in {where}: leave them out (select=) or convert them\n  "
             + "\n  ".join(lines)
         )
-    return Content(tuple(items), ties, read, all(map(_is_at_hand, items)))
+    marks: dict[str, str] = {}
+    if job.count > 1:
+        marks = describe_equal(mark_leaves(structure, sources))
+    return Content(tuple(items), ties, read, all(map(_is_at_hand, items)), marks)
 
 
 def name_of_path(path: str) -> str:
@@ -137,10 +147,24 @@ def name_of_path(path: str) -> str:
     return ".".join(map(str, pytree.parse_path(path)))
 
 
+def is_tree(given: Any) -> bool:
+    """Tell whether what is to be written is a tree, not a checkpoint or its path."""
+    if isinstance(given, str) or hasattr(given, "__fspath__"):
+        return False
+    return not (is_handle(given) and isinstance(_opened(given), Opened))
+
+
+def is_shared(given: Any) -> bool:
+    """Tell whether it is a tree with arrays on devices of several processes."""
+    if jax.process_count() == 1 or not is_tree(given):
+        return False
+    leaves = flatten_tree(given)[0].values()
+    return any(is_global(getattr(leaf, "sharding", None)) for leaf in leaves)
+
+
 def _open(given: Any, step: int | None, options: GivenOptions | None) -> Opened | None:
     """Return the checkpoint that is given itself or by its path; None for a tree."""
-    is_path = isinstance(given, str) or hasattr(given, "__fspath__")
-    if is_path or (is_handle(given) and isinstance(_opened(given), Opened)):
+    if not is_tree(given):
         return open_path(cast("Openable", given), step, options)
     if step is not None:
         raise ValueError(f"expected step={step} with a path, found a tree")
@@ -173,16 +197,18 @@ def _refuse_name(name: str, seen: Mapping[str, str]) -> str:
     return ""
 
 
-def _describe(leaves: Mapping[str, Any], path: str) -> Item:
+def _describe(
+    leaves: Mapping[str, Any], sources: dict[str, Source], processes: int, path: str
+) -> Item:
+    """Return a leaf of a tree as it is written, and note it in `sources`."""
     value = leaves[path]
+    source = describe_leaf(path, value, None, processes=processes)
+    sources[path] = source
     if type(value) in (bool, int, float, complex, str, bytes):
         return _number(path, value)
-    source = describe_leaf(path, value, None)
-    array = source.array
-    if not source.is_on_host and not array.is_fully_replicated:
+    if processes == 1 and not source.is_on_host:
         raise Unsupported(
-            f"`{path}`: expected an array that this process has whole, found a part of "
-            "it: save a checkpoint, and give its path to save_safetensors"
+            f"`{path}`: expected an array of this process, found one of another"
         )
     return _make_item(source.leaf, source, None)
 
@@ -231,7 +257,7 @@ def _make_item(leaf: Leaf, source: Source | int, rows: Shape | None) -> Item:
 
 
 def _read_tree(wanted: Sequence[tuple[Item, Box]]) -> list[Array]:
-    return [_read_source(item.source, box) for item, box in wanted]
+    return [read_source(item.source, box) for item, box in wanted]
 
 
 def _is_at_hand(item: Item) -> bool:
@@ -241,7 +267,7 @@ def _is_at_hand(item: Item) -> bool:
     return isinstance(source.array, np.ndarray) and source.array.flags.c_contiguous
 
 
-def _read_source(source: Source | int | Array, box: Box) -> Array:
+def read_source(source: Source | int | Array, box: Box) -> Array:
     """Return a box of a leaf of a tree, gathered from the pieces that it lies in."""
     if not isinstance(source, Source):
         return cast("Array", source)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import heapq
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import layouts
@@ -79,7 +80,7 @@ def plan_files(
         return [File(SINGLE, header, _sort(groups[0]))], b""
     files = [
         File(
-            f"model{infix or ''}-{number:05}-of-{len(groups):05}.safetensors",
+            name_file(infix, number, len(groups)),
             _make_header(group, told),
             _sort(group),
         )
@@ -103,6 +104,46 @@ def plan_files(
             f"for {len(places):,} arrays: select= fewer, or shorten their names"
         )
     return files, data
+
+
+def name_file(infix: str | None, number: int, count: int) -> str:
+    """Return the name of one of the files that an index names, counted from 1.
+
+    >>> name_file(None, 2, 3), name_file(".c0ffee00", 1, 1)
+    ('model-00002-of-00003.safetensors', 'model.c0ffee00-00001-of-00001.safetensors')
+    """
+    return f"model{infix or ''}-{number:05}-of-{count:05}.safetensors"
+
+
+def choose_infix(
+    count: int, *, taken: Iterable[str], old: Iterable[str], spare: str
+) -> str | None:
+    """Return what tells the files of a set apart from those that are there.
+
+    `taken` are the names in the folder, `old` those of them that an index names. None
+    and "" are none: None where one file may be a plain one. `spare` is a free one.
+    """
+    if count == 1 and SINGLE not in old:
+        # An old set may lie in the plain file although an index names it.
+        return None
+    names = {name_file("", number, count) for number in range(1, count + 1)}
+    return spare if names.intersection(taken) else ""
+
+
+def assign_files(files: Sequence[File], processes: int) -> list[int]:
+    """Return which process writes each file: the largest go first, to the least busy.
+
+    >>> sizes = [File("a", b"1", ()), File("b", b"333", ()), File("c", b"22", ())]
+    >>> assign_files(sizes, 2)
+    [1, 0, 1]
+    """
+    loads = [(0, process) for process in range(processes)]
+    owners = [0] * len(files)
+    for number in sorted(range(len(files)), key=lambda n: -files[n].size):
+        load, process = heapq.heappop(loads)
+        owners[number] = process
+        heapq.heappush(loads, (load + files[number].size, process))
+    return owners
 
 
 def _sort(items: Sequence[Item]) -> tuple[Item, ...]:

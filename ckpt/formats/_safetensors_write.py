@@ -33,12 +33,13 @@ from ._safetensors_plan import (
     INDEX,
     SINGLE,
     File,
+    choose_infix,
     cut_item,
     plan_files,
     split_items,
 )
 
-_PIECE_BYTES = 32 << 20
+PIECE_BYTES = 32 << 20
 _MEMORY_BATCH_BYTES = 1 << 20
 """What stores that need not wait for a disk like to be given at once."""
 
@@ -82,15 +83,46 @@ def write_set(
 ) -> tuple[str, ...]:
     """Do what `ckpt.save_safetensors` says."""
     check_budget(max_host_bytes)
-    told = _check_metadata(metadata)
+    told = check_metadata(metadata)
     if max_shard_bytes < 1:
         raise ValueError(f"expected max_shard_bytes above 0, found {max_shard_bytes}")
+    store = locate_set(out, options)
+    names = list_free(store, overwrite=overwrite)
+    content = take_content(
+        tree_or_path,
+        step=step,
+        select=select,
+        rename=rename,
+        max_host_bytes=max_host_bytes,
+        options=options,
+    )
+    refuse_ties(told, content)
+    old = read_old(store, names)
+    most = limit_files(store, content, max_shard_bytes, max_host_bytes)
+    groups = split_items(content.items, most=most)
+    infix = choose_infix(len(groups), taken=names, old=old, spare=make_infix())
+    files, index = plan_files(groups, ties=content.ties, metadata=told, infix=infix)
+    store.make_folders([""])
+    _write_files(store, files, content, max_host_bytes, progress)
+    store.sync_folders([""])
+    made = [file.name for file in files]
+    commit_set(store, index, made, names, old)
+    return (*made, INDEX) if index else tuple(made)
+
+
+def locate_set(out: PathLike, options: GivenOptions | None) -> Store:
+    """Return the folder to write into; ValueError where that is the name of a file."""
     store = locate(out, options)
     if store.url.endswith((".safetensors", ".json")):
         raise ValueError(
             f"expected a folder for safetensors files, found the name of a file - "
             f"{store.url}: give the folder"
         )
+    return store
+
+
+def list_free(store: Store, *, overwrite: bool) -> list[str]:
+    """Return the names in a folder where a set may be written; refuse others."""
     names = store.list("")
     if "manifest.json" in names or any(n.startswith("steps/") for n in names):
         raise ValueError(
@@ -103,30 +135,16 @@ def write_set(
             f"expected a folder without a set of safetensors files, found {there[0]} - "
             f"in {store.url}: choose another, or pass overwrite=True"
         )
-    content = take_content(
-        tree_or_path,
-        step=step,
-        select=select,
-        rename=rename,
-        max_host_bytes=max_host_bytes,
-        options=options,
-    )
-    _refuse_ties(told, content)
-    files, index = _plan(store, content, names, told, max_shard_bytes, max_host_bytes)
-    old = _read_old(store, names)
-    store.make_folders([""])
-    _write_files(store, files, content, max_host_bytes, progress)
-    store.sync_folders([""])
-    if index:
-        with store.write(INDEX, size=len(index), over=True) as last:
-            last.write([index])
-        store.sync_folders([""])
-    made = [file.name for file in files] + ([INDEX] if index else [])
-    _remove_stale(store, names, old, made)
-    return tuple(made)
+    return names
 
 
-def _check_metadata(metadata: Mapping[str, str] | None) -> dict[str, str]:
+def make_infix() -> str:
+    """Return what no other set has in the names of its files."""
+    return f".{secrets.token_hex(4)}"
+
+
+def check_metadata(metadata: Mapping[str, str] | None) -> dict[str, str]:
+    """Return metadata of texts; TypeError or ValueError for others."""
     found = dict(metadata or {})
     for key, value in found.items():
         if type(key) is not str or type(value) is not str:
@@ -139,7 +157,7 @@ def _check_metadata(metadata: Mapping[str, str] | None) -> dict[str, str]:
     return found
 
 
-def _refuse_ties(metadata: Mapping[str, str], content: Content) -> None:
+def refuse_ties(metadata: Mapping[str, str], content: Content) -> None:
     """Refuse metadata that readers would take for names of arrays."""
     if both := sorted(set(metadata).intersection(content.ties)):
         raise ValueError(
@@ -154,49 +172,50 @@ def _refuse_ties(metadata: Mapping[str, str], content: Content) -> None:
             )
 
 
-def _plan(
-    store: Store,
-    content: Content,
-    names: Sequence[str],
-    metadata: Mapping[str, str],
-    max_shard_bytes: int,
-    max_host_bytes: int | None,
-) -> tuple[list[File], bytes]:
-    """Return files whose names are free, but for the plain one, and their index."""
-    most = max_shard_bytes
-    if store.is_remote:
-        held = (max_host_bytes or _HELD_BYTES) // _HELD_COPIES
-        most = min(most, _SENT_BYTES, held)
-        largest = max(content.items, key=lambda x: x.nbytes, default=None)
-        if largest and largest.nbytes > _LARGEST_SENT:
-            raise Unsupported(
-                f"expected arrays of at most {_LARGEST_SENT:,} bytes in an object "
-                f"store, found {largest.nbytes:,} - at `{largest.name}`: write to a "
-                "disk, and copy the files"
-            )
-        if largest and max_host_bytes and largest.nbytes > held:
-            raise LimitExceeded(
-                f"expected arrays of at most {held:,} bytes, which are sent whole, "
-                f"found {largest.nbytes:,} - at `{largest.name}`: raise max_host_bytes"
-            )
-    groups = split_items(content.items, most=most)
-    infix = None
-    # An old set may lie in the plain file although an index names it.
-    if len(groups) == 1 and SINGLE in _read_old(store, names):
-        infix = ""
-    files, index = plan_files(groups, ties=content.ties, metadata=metadata, infix=infix)
-    if index and any(file.name in names for file in files):
-        infix = f".{secrets.token_hex(4)}"
-        return plan_files(groups, ties=content.ties, metadata=metadata, infix=infix)
-    return files, index
+def limit_files(
+    store: Store, content: Content, max_shard_bytes: int, max_host_bytes: int | None
+) -> int:
+    """Return how large files may be; refuse arrays that the store cannot be sent."""
+    if not store.is_remote:
+        return max_shard_bytes
+    held = (max_host_bytes or _HELD_BYTES) // _HELD_COPIES
+    largest = max(content.items, key=lambda x: x.nbytes, default=None)
+    if largest and largest.nbytes > _LARGEST_SENT:
+        raise Unsupported(
+            f"expected arrays of at most {_LARGEST_SENT:,} bytes in an object "
+            f"store, found {largest.nbytes:,} - at `{largest.name}`: write to a "
+            "disk, and copy the files"
+        )
+    if largest and max_host_bytes and largest.nbytes > held:
+        raise LimitExceeded(
+            f"expected arrays of at most {held:,} bytes, which are sent whole, "
+            f"found {largest.nbytes:,} - at `{largest.name}`: raise max_host_bytes"
+        )
+    return min(max_shard_bytes, _SENT_BYTES, held)
 
 
-def _read_old(store: Store, names: Sequence[str]) -> frozenset[str]:
+def read_old(store: Store, names: Sequence[str]) -> frozenset[str]:
     """Return the files that an index names that is there already."""
     if INDEX in names:
         with contextlib.suppress(CkptError):
             return frozenset(read_index(store, INDEX)[0].values())
     return frozenset()
+
+
+def commit_set(
+    store: Store,
+    index: bytes,
+    made: Sequence[str],
+    names: Sequence[str],
+    old: frozenset[str],
+) -> None:
+    """Put the index, if there is one, and remove what the old set alone had."""
+    if index:
+        with store.write(INDEX, size=len(index), over=True) as last:
+            last.write([index])
+        store.sync_folders([""])
+        made = [*made, INDEX]
+    _remove_stale(store, names, old, made)
 
 
 def _remove_stale(
@@ -220,7 +239,7 @@ def _write_files(
 ) -> None:
     """Write several files at once, and several pieces of each."""
     workers = store.parallel
-    piece = _PIECE_BYTES
+    piece = PIECE_BYTES
     if store.is_remote:
         largest = max(file.size for file in files)
         held = (max_host_bytes or _HELD_BYTES) // (_HELD_COPIES * largest)
@@ -246,7 +265,7 @@ def _write_files(
             def work(batch: Batch) -> None:
                 found = content.read(batch.boxes)
                 values = [
-                    _lay(x, v) for (x, _), v in zip(batch.boxes, found, strict=True)
+                    lay(x, v) for (x, _), v in zip(batch.boxes, found, strict=True)
                 ]
                 out.write_at(batch.offset, values)
                 count(sum(x.nbytes for x in values))
@@ -276,7 +295,7 @@ def _batch(file: File, piece: int) -> Iterator[Batch]:
         yield Batch(at, boxes)
 
 
-def _lay(item: Item, values: Array) -> Array:
+def lay(item: Item, values: Array) -> Array:
     """Return the bytes of values as a file has them."""
     if item.dtype == "float4_e2m1fn":
         return pack_nibbles(np.ascontiguousarray(values))

@@ -197,3 +197,12 @@ def test_a_folder_that_cannot_be_listed_is_not_called_empty(tmp_path: Path) -> N
     with pytest.raises(ckpt.CkptError) as caught:
         ckpt.open(tmp_path)
     assert "empty" not in str(caught.value)
+
+
+def test_a_notebook_shows_whose_checkpoint_it_is() -> None:
+    plain = ckpt.open(PEERS / "st_flax")
+    assert f"{plain!r}".startswith(f"Checkpoint(safetensors, {len(plain)} leaves")
+    assert "<b>safetensors</b>" in plain._repr_html_()
+    stepped = ckpt.open(PEERS / "ox_v0_manager")
+    assert f"{stepped!r}".startswith(f"Checkpoint(orbax, step={stepped.step}, ")
+    assert f"<b>orbax, step {stepped.step}</b>" in stepped._repr_html_()

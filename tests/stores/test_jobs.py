@@ -1,14 +1,18 @@
 """Jobs of two and four processes save to S3 and restore from it, bit by bit."""
 
+import hashlib
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 import ckpt
 from tests._harness.jobs import Answer, Job, JobServer, Setup
 from tests._harness.servers import Cloud, Kind, Rule
 from tests.faults._trees import flat, make_tree, same_bits
+from tests.jobs._export import check_set
 from tests.jobs._matrix import WORK, find_failed
 from tests.jobs._trees import KINDS, make_values
 from tests.stores._places import CloudPlace, cloud_place
@@ -19,6 +23,8 @@ from tests.stores._tables import DENIED, once
 pytestmark = pytest.mark.campaign
 
 SEED = 7
+FOREIGN = "tests.jobs._foreign"
+EXPORT = "tests.jobs._export"
 
 
 @pytest.fixture(scope="module", params=[(2, 2), (4, 1)], ids=["2x2", "4x1"])
@@ -120,3 +126,35 @@ def test_values_of_another_seed_are_noticed(job: Job, place: CloudPlace) -> None
     assert all(answer.value for answer in answers)
     assert find_wrong_on_host(place.url, SEED + 1)
     assert np.array_equal(ckpt.restore(place.url)["seed"], [SEED] * 3)
+
+
+def test_what_a_job_exports_safetensors_reads(
+    job: Job, place: CloudPlace, tmp_path: Path
+) -> None:
+    options = {"max_shard_bytes": 500_000}
+    check_returned("export", job.run(f"{EXPORT}:export", place.url, options))
+    for name in place.names():
+        (tmp_path / name).write_bytes(place.get(name))
+    check_set(tmp_path)
+
+
+@pytest.mark.parametrize("way", ["rows", "columns", "replicated"])
+def test_a_job_reads_little_more_of_a_file_than_there_is(
+    job: Job, place: CloudPlace, tmp_path: Path, way: str
+) -> None:
+    rng = np.random.default_rng(0)
+    tree = {f"w{n}": rng.standard_normal((1024, 512), np.float32) for n in range(2)}
+    save_file(tree, tmp_path / "set")
+    place.put("model.safetensors", (tmp_path / "set").read_bytes())
+    place.cloud.break_with()
+    answers = job.run(f"{FOREIGN}:restore_set", place.url, way)
+    check_returned("restore", answers)
+    for answer in answers:
+        for name, digest in answer.value["digests"].items():
+            spans = [slice(a, b) for a, b in answer.value["indices"][name]]
+            part = np.ascontiguousarray(tree[name.partition("(")[0]][tuple(spans)])
+            assert hashlib.sha256(part.tobytes()).hexdigest() == digest
+    # It is restored twice.
+    log = place.cloud.take_log()
+    read = sum(r.answered for r in log if r.method == "GET") / 2
+    assert read <= 1.1 * sum(x.nbytes for x in tree.values())

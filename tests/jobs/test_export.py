@@ -1,0 +1,112 @@
+"""The processes of a job write one set of safetensors files of a tree they share."""
+
+import os
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+import ckpt
+from tests._harness.jobs import JobServer, Setup
+from tests.jobs._export import NAMES, check_set, values_of
+
+WORK = "tests.jobs._export"
+
+
+@pytest.mark.parametrize(("count", "most"), [(2, 1 << 30), (3, 500_000)])
+def test_all_write_one_set_that_safetensors_reads(
+    server: JobServer, folder: Path, count: int, most: int
+) -> None:
+    out = folder / "set"
+    with server.start(Setup(count, devices=2)) as job:
+        options = {"max_shard_bytes": most}
+        answers = job.run(f"{WORK}:export", str(out), options)
+    values = [answer.value for answer in answers]
+    assert all(value is not None for value in values), answers
+    assert all(value["names"] == values[0]["names"] for value in values)
+    assert sorted(values[0]["names"]) == sorted(os.listdir(out))
+    check_set(out)
+    # Each was told of its own files, to the last byte; the larger share is no more
+    # than one file above the smaller.
+    written = [value["told"][0] if value["told"] else [0, 0] for value in values]
+    assert all(done == total for done, total in written)
+    sizes = [path.stat().st_size for path in out.glob("*.safetensors")]
+    assert sum(done for done, _ in written) == sum(sizes)
+    spread = max(done for done, _ in written) - min(done for done, _ in written)
+    assert spread <= max(sizes)
+    restored = ckpt.restore(out)
+    assert restored["both"].tobytes() == values_of("both").tobytes()
+
+
+def test_little_memory_is_many_small_steps(server: JobServer, folder: Path) -> None:
+    out = folder / "set"
+    with server.start(Setup(2, devices=2)) as job:
+        options = {"max_host_bytes": 1 << 20, "max_shard_bytes": 1_200_000}
+        answers = job.run(f"{WORK}:export", str(out), options)
+        assert [answer.status for answer in answers] == ["returned"] * 2, answers
+        check_set(out)
+        # A set that is there is refused by all, and replaced where that is asked for.
+        answers = job.run(f"{WORK}:export", str(out))
+        assert [answer.error for answer in answers] == ["StepExists"] * 2, answers
+        answers = job.run(f"{WORK}:export", str(out), {"overwrite": True})
+        assert [answer.status for answer in answers] == ["returned"] * 2, answers
+    check_set(out)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "told"),
+    [
+        ("host", "Unsupported", "`host`: process 1 and process 0 differ"),
+        ("rename", "Unsupported", "process 1"),
+        ("leaf", "Unsupported", "`number`"),
+    ],
+)
+def test_trees_that_differ_are_refused_by_all(
+    server: JobServer, folder: Path, change: str, error: str, told: str
+) -> None:
+    out = folder / "set"
+    with server.start(Setup(2, devices=2)) as job:
+        answers = job.run(f"{WORK}:export_with", str(out), change)
+    assert [answer.error for answer in answers] == [error] * 2, answers
+    assert all(told in answer.message for answer in answers), answers
+    assert not out.exists()
+
+
+def test_a_process_killed_while_it_writes_leaves_the_old_set(
+    server: JobServer, folder: Path
+) -> None:
+    out = folder / "set"
+    with server.start(Setup(2, devices=2)) as job:
+        options = {"max_shard_bytes": 1_200_000}
+        answers = job.run(f"{WORK}:export", str(out), options)
+        assert [answer.status for answer in answers] == ["returned"] * 2, answers
+        before = {name: (out / name).read_bytes() for name in os.listdir(out)}
+        answers = job.run(f"{WORK}:export_struck", str(out), 8, timeout=60)
+        assert answers[0].status != "returned", answers
+    for name, data in before.items():
+        assert (out / name).read_bytes() == data
+    with warnings.catch_warnings():
+        # Files of the set that was begun may lie beside.
+        warnings.filterwarnings("ignore", message="(?s).*does not name")
+        found = ckpt.restore(out)
+    assert all(found[n].tobytes() == values_of(n).tobytes() for n in NAMES)
+    # What is left over is removed by the next that overwrites.
+    with server.start(Setup(2, devices=2)) as job:
+        answers = job.run(f"{WORK}:export", str(out), {"overwrite": True})
+        assert [answer.status for answer in answers] == ["returned"] * 2, answers
+    check_set(out)
+
+
+def test_the_check_sees_one_byte_that_is_wrong(folder: Path) -> None:
+    tree = {name: values_of(name) for name in NAMES}
+    tree |= {"empty": np.empty((0, 3), np.float32), "number": np.asarray(7)}
+    save_file(tree, folder / "model.safetensors")
+    check_set(folder)
+    path = folder / "model.safetensors"
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(AssertionError):
+        check_set(folder)
