@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import re
+from codecs import getincrementaldecoder
+from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
 import layouts
@@ -15,6 +17,8 @@ from ._msgpack import Binary, decode_msgpack
 from ._skim import Skim
 
 _STEP = re.compile(r"checkpoint_(\d{1,18})(?:\.\d+)?")
+_NUMBERED = re.compile(r"([^/]*?[^/\d])(\d{1,18}(?:\.\d+)?)")
+_PREFIX = "checkpoint_"
 _CHUNKED = "__msgpack_chunked_array__"
 _ELSEWHERE = "//GDAPlaceholder:"
 _RANK = 64
@@ -30,7 +34,8 @@ def find_flax(folder: Folder) -> Catalogue | None:
     """Return what a flax file holds, or None where there is none.
 
     A file by any name that the caller asked for, the newest `checkpoint_<step>` or
-    the one of the step that is wanted, or the one `*.msgpack` in the folder.
+    the one of the step that is wanted, the one `*.msgpack` in the folder, or the newest
+    of files that have a name in common, and steps behind it.
     """
     name, step = _choose(folder)
     if not name:
@@ -80,32 +85,44 @@ def _choose(folder: Folder) -> tuple[str, int]:
     if folder.file:
         found = _STEP.fullmatch(folder.file.rpartition("/")[2])
         return folder.file, int(found[1]) if found else 0
-    steps = {
-        float(name.removeprefix("checkpoint_")): name
-        for name in folder.names
-        if _STEP.fullmatch(name)
-    }
-    if steps:
-        folders = {name.partition("/")[0] for name in folder.names if "/" in name}
-        newer = [name for name in folders if _STEP.fullmatch(name)]
-        wanted = max(steps) if folder.step is None else folder.step
-        if any(
-            float(name.removeprefix("checkpoint_")) >= wanted
-            for name in newer
-            if folder.step is None
-        ):
-            # Orbax wrote those.
-            return "", 0
-        if wanted not in steps:
-            raise NotFound(
-                f"Expected checkpoint_{wanted} in {folder.store.url}, found steps "
-                f"{', '.join(f'{step:g}' for step in sorted(steps)[-10:])}."
-            )
-        return steps[wanted], int(wanted)
+    numbered = _numbered(folder.names)
+    if _PREFIX in numbered:
+        return _choose_step(folder, _PREFIX, numbered[_PREFIX])
     plain = [n for n in folder.names if n.endswith(".msgpack") and "/" not in n]
     if len(plain) > 1:
         return ("flax_model.msgpack" if "flax_model.msgpack" in plain else ""), 0
-    return (plain[0] if plain else ""), 0
+    if plain or len(numbered) != 1:
+        return (plain[0] if plain else ""), 0
+    ((prefix, steps),) = numbered.items()
+    if folder.step is not None and folder.step not in steps:
+        return "", 0
+    return _choose_step(folder, prefix, steps)
+
+
+def _numbered(names: Iterable[str]) -> dict[str, dict[float, str]]:
+    """Return files by the steps behind the same beginning, by that."""
+    found: dict[str, dict[float, str]] = {}
+    for name in names:
+        if match := _NUMBERED.fullmatch(name):
+            found.setdefault(match[1], {})[float(match[2])] = name
+    return found
+
+
+def _choose_step(
+    folder: Folder, prefix: str, steps: Mapping[float, str]
+) -> tuple[str, int]:
+    wanted = max(steps) if folder.step is None else folder.step
+    folders = {name.partition("/")[0] for name in folder.names if "/" in name}
+    newer = _numbered(folders).get(prefix, {})
+    if folder.step is None and any(step >= wanted for step in newer):
+        # Orbax wrote those.
+        return "", 0
+    if wanted not in steps:
+        raise NotFound(
+            f"Expected {prefix}{wanted} in {folder.store.url}, found steps "
+            f"{', '.join(f'{step:g}' for step in sorted(steps)[-10:])}."
+        )
+    return steps[wanted], int(wanted)
 
 
 def _looks_right(skim: Skim) -> bool:
@@ -120,7 +137,11 @@ def _looks_right(skim: Skim) -> bool:
     if len(head) < 3 or not (0xA1 <= head[1] < 0xC0 or head[1] == 0xD9):
         return False
     text = head[3 if head[1] == 0xD9 else 2 :][: head[1] & 31]
-    return bool(text) and all(32 <= byte < 127 for byte in text)
+    try:
+        shown = getincrementaldecoder("utf-8")().decode(text)
+    except UnicodeDecodeError:
+        return False
+    return bool(text) and (not shown or shown.isprintable())
 
 
 def _read_array(skim: Skim, name: str, at: int, stop: int) -> Tensor:

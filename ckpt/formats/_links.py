@@ -25,12 +25,12 @@ _BLOBS = "blobs"
 class LinkedStore(LocalStore):
     """A folder in which some names stand for files elsewhere.
 
-    `named` are names directly in the folder that come from its listing, not from a
-    checkpoint: they may hold any character. `given` is the file that the caller asked
-    for, which may also be a link.
+    `named` are names that come from the folder's listing, not from a checkpoint: they
+    may hold any character. `given` is the file that the caller asked for, which may
+    also be a link.
     """
 
-    named: tuple[str, ...] = ()
+    named: frozenset[str] = frozenset()
     given: str = ""
 
     def open(
@@ -63,8 +63,12 @@ class LinkedStore(LocalStore):
 
     def child(self, name: str) -> LinkedStore:
         """Return the store of a sub-folder."""
-        below = LocalStore.child(self, name)
-        return LinkedStore(below.root, below.within, durable=below.durable)
+        prefix = f"{name}/"
+        named = frozenset(
+            n.removeprefix(prefix) for n in self.named if n.startswith(prefix)
+        )
+        within = "/".join(self._split(name if named else check_name(name)))
+        return LinkedStore(self.root, within, durable=self.durable, named=named)
 
     def _find_real(self, name: str) -> tuple[str, tuple[str, ...], str] | None:
         """Return root, folders and leaf to open without links; None for the name's."""
@@ -72,7 +76,8 @@ class LinkedStore(LocalStore):
             above, leaf = os.path.split(os.path.realpath(os.path.join(self.url, name)))
             return above, (), leaf
         if name in self.named:
-            return self.url, (), name
+            *above, leaf = name.split("/")
+            return self.url, tuple(above), leaf
         *parts, leaf = self._split(check_name(name))
         snapshot = os.path.realpath(self.root)
         model = _model_of(snapshot)
@@ -98,7 +103,7 @@ class LinkedStore(LocalStore):
 
 def follow_links(store: LocalStore, names: Sequence[str], given: str) -> LinkedStore:
     """Return a store that reads what is listed in a folder, `given` even by a link."""
-    odd = tuple(n for n in names if "/" not in n and not _is_plain(n))
+    odd = frozenset(n for n in names if not _is_plain(n))
     return LinkedStore(store.root, store.within, named=odd, given=given)
 
 

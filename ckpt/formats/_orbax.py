@@ -48,17 +48,17 @@ def find_orbax(folder: Folder) -> Catalogue | None:
 def _find(folder: Folder) -> Catalogue | None:
     store, names = folder.store, folder.names
     own = store.url.rstrip("/").rpartition("/")[2]
-    if not is_item(names) and not has_about(names):
+    if not has_about(names) and not is_item(names, store):
         below = group(names)
         steps = {
             name: inner
             for name, inner in below.items()
             if _STEP.fullmatch(name.partition(_UNFINISHED)[0])
-            and (_UNFINISHED in name or is_step(inner))
+            and (_UNFINISHED in name or is_step(inner, store, below=f"{name}/"))
         }
         if steps:
             return _read_run(folder, steps)
-        if not any(is_item(inner) for inner in below.values()):
+        if not any(is_item(n, store, below=f"{at}/") for at, n in below.items()):
             return None
     if _UNFINISHED in own:
         raise unfinished(store.url)

@@ -15,14 +15,21 @@ from .._errors import Damaged
 from .._store import Store
 from ._entry import Lazy, Tensor
 from ._orbax_json import as_object, read_json
-from ._orbax_old import list_entries, read_aggregate
+from ._orbax_old import (
+    AGGREGATE,
+    is_aggregate,
+    join_entries,
+    list_entries,
+    read_aggregate,
+)
 from ._orbax_side import read_impls, read_placements, read_strings
 from ._orbax_tree import Entry, Key, build_tree, parse_entries, restore_types
 from ._orbax_values import Files, Values, open_databases
 from ._zarr_meta import DOCUMENT_BYTES, parse_zarr
-from ._zarr_read import Source, check_claim, make_lazy
+from ._zarr_read import Source, check_claim, join_name, make_lazy
 
 _DATABASE = re.compile(r"(ocdbt\.process_[^/]*)/manifest\.ocdbt")
+_NESTED = re.compile(r"(.+)/manifest\.ocdbt")
 _PROCESSES = 8
 """Files of array metadata that are read: each process writes the same of them."""
 
@@ -84,26 +91,37 @@ class _Header:
     types: str = ""
 
 
-def is_item(names: Sequence[str]) -> bool:
-    """Tell whether the objects of a folder are those of an item."""
+def is_item(names: Sequence[str], store: Store, *, below: str = "") -> bool:
+    """Tell whether the objects of a folder of a store are those of an item.
+
+    `below` is what the folder's objects have before their names in the store.
+    """
     files = {name for name in names if "/" not in name}
     if files & {"_METADATA", "manifest.ocdbt"}:
         return True
     if any(_DATABASE.fullmatch(name) for name in names):
         return True
-    return any(name.count("/") == 1 and name.endswith("/.zarray") for name in names)
+    if any(name.count("/") == 1 and name.endswith("/.zarray") for name in names):
+        return True
+    return AGGREGATE in files and is_aggregate(store, f"{below}{AGGREGATE}")
 
 
 def read_item(part: Part) -> Item:
     """Return the tree of an item, whose arrays are read later."""
     store, names = part.store, part.names
     header = _read_header(store, names)
-    values = _open_values(store, names, header.ocdbt)
-    old = read_aggregate(store, prefix=part.prefix) if "checkpoint" in names else []
-    entries = header.entries or old or list_entries(values, names)
+    old = read_aggregate(store, prefix=part.prefix) if AGGREGATE in names else []
+    entries = join_entries(header.entries, old) if header.entries else old
+    if entries and not any(e.kind in _ARRAYS for e in entries):
+        values = Files(store, frozenset(names))
+    else:
+        values = _open_values(store, names, header.ocdbt)
+    entries = entries or list_entries(values, names)
+    texts = read_strings(store, names)
     arrays = {e.keys: e for e in entries if e.kind in _ARRAYS}
-    opened = _open_arrays(values, list(arrays.values()), header, store, old)
-    placements, note = read_placements(store) if "_sharding" in names else ({}, None)
+    opened = _open_arrays(values, list(arrays.values()), header, store, texts)
+    told = "_sharding" in names
+    placements, note = read_placements(store, opened) if told else ({}, None)
     listed = [name for name in names if name.startswith("array_metadatas/process_")]
     impls = read_impls(store, listed[:_PROCESSES])
     with ThreadPoolExecutor(min(8, store.parallel)) as pool:
@@ -112,7 +130,6 @@ def read_item(part: Part) -> Item:
             return _finish(opened[entry.name], entry, header, placements, impls)
 
         finished = dict(zip(arrays, pool.map(finish, arrays.values()), strict=True))
-    texts = read_strings(store) if "_strings.json" in names else {}
     leaves: dict[tuple[Key, ...], Any] = {}
     notes = [note] if note else []
     for entry in entries:
@@ -157,8 +174,14 @@ def _open_values(store: Store, names: Sequence[str], ocdbt: bool | None) -> Valu
     """Return where arrays are: the merged database, each process's own, or files."""
     merged = "manifest.ocdbt" in names
     folders = sorted(m[1] for name in names if (m := _DATABASE.fullmatch(name)))
+    if AGGREGATE in names and not folders:
+        # Names with slashes were taken for folders, with databases of their own.
+        nested = [m[1] for name in names if (m := _NESTED.fullmatch(name))]
+        if nested:
+            first = [""] if merged else []
+            return open_databases(store, [*first, *sorted(nested)], names, nested=True)
     if ocdbt is False or (ocdbt is None and not merged and not folders):
-        return Files(store, len(names))
+        return Files(store, frozenset(names))
     if not merged and not folders:
         raise Damaged(
             f"Expected a database, found none - at {store.url}/manifest.ocdbt. Restore "
@@ -172,9 +195,9 @@ def _open_arrays(
     entries: Sequence[Entry],
     header: _Header,
     store: Store,
-    old: Sequence[Entry],
+    texts: Mapping[str, str],
 ) -> dict[str, Any]:
-    """Return Tensors by name, or what the aggregate file of old layouts has of them."""
+    """Return Tensors by name, or texts, which old layouts do not tell from them."""
     names = [entry.name for entry in entries]
     counts = Counter(names)
     if twice := next((name for name in names if counts[name] > 1), None):
@@ -184,9 +207,8 @@ def _open_arrays(
             "keys."
         )
     document = ".zarray" if header.version == 2 else "zarr.json"
-    asked = [f"{name}/{document}" for name in names]
+    asked = [join_name(name, document) for name in names]
     found = values.read_all(asked, limit=DOCUMENT_BYTES)
-    instead = {e.keys: e.value for e in old if e.kind == "value"}
     opened: dict[str, Any] = {}
     for entry, at, data in zip(entries, asked, found, strict=True):
         name = entry.name
@@ -196,8 +218,8 @@ def _open_arrays(
             source = Source(array, values, name, filled=header.filled)
             check_claim(source, count=values.count)
             opened[name] = Tensor(array.dtype, array.shape, make_lazy(source))
-        elif entry.keys in instead:
-            opened[name] = instead[entry.keys]
+        elif header.entries is None and name in texts:
+            opened[name] = texts[name]
         else:
             raise Damaged(
                 f"Expected an array, found none - at {where}. Restore another step."

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import re
+from collections.abc import Container, Sequence
 from typing import Any, cast
 
 from layouts import Placement, parse_json, placement_from_json
@@ -12,15 +13,24 @@ from .._errors import Damaged, LimitExceeded
 from .._store import Store
 from ._orbax_json import JSON_BYTES, as_object, parse, read_json, untrusted
 
+_TEXTS = 64
+"""Files of texts that are read: there is one, or a few of them."""
+
 _DEVICES = re.compile(rb',\s*\\"device_mesh\\":\s*\{[^{}]*+(?:\{[^{}]*+\}[^{}]*+)*+\}')
 """All devices of the mesh, once more for each array: never needed here."""
 
 
-def read_strings(store: Store) -> dict[str, str]:
-    """Return the text leaves of an item, by name."""
-    texts = as_object(read_json(store, "_strings.json"))
-    if not all(isinstance(text, str) for text in texts.values()):
-        raise untrusted("texts by name", texts, f"{store.url}/_strings.json")
+def read_strings(store: Store, names: Sequence[str]) -> dict[str, str]:
+    """Return the text leaves of an item, by name.
+
+    Old layouts keep all of them in the folder of one of them.
+    """
+    texts: dict[str, str] = {}
+    for name in [n for n in names if n.rpartition("/")[2] == "_strings.json"][:_TEXTS]:
+        found = as_object(read_json(store, name))
+        if not all(isinstance(text, str) for text in found.values()):
+            raise untrusted("texts by name", found, f"{store.url}/{name}")
+        texts |= found
     return texts
 
 
@@ -47,8 +57,13 @@ def read_impls(store: Store, names: list[str]) -> dict[str, str]:
     return found
 
 
-def read_placements(store: Store) -> tuple[dict[str, Placement], str | None]:
-    """Return how arrays were laid out, by name, and a note where that is not told."""
+def read_placements(
+    store: Store, known: Container[str]
+) -> tuple[dict[str, Placement], str | None]:
+    """Return how arrays were laid out, by name, and a note where that is not told.
+
+    `known` are the names of all arrays.
+    """
     where = f"{store.url}/_sharding"
     try:
         data = _DEVICES.sub(b"", store.read("_sharding", limit=JSON_BYTES))
@@ -58,14 +73,26 @@ def read_placements(store: Store) -> tuple[dict[str, Placement], str | None]:
     found: dict[str, Placement] = {}
     passed = 0
     for key, text in as_object(document).items():
+        if text == "":
+            # So the first that wrote them said that an array was on one device.
+            continue
         try:
             placement = _placement(parse_json(text.encode(), limit=1 << 20))
             if placement is not None:
-                found[base64.urlsafe_b64decode(key).decode()] = placement
+                found[_name(key, known)] = placement
         except (ValueError, TypeError, LookupError, AttributeError):
             passed += 1
     note = f"{passed} saved shardings in {where} cannot be read."
     return found, note if passed else None
+
+
+def _name(key: str, known: Container[str]) -> str:
+    """Return the name of an array, which old layouts say as it is."""
+    try:
+        found = base64.urlsafe_b64decode(key).decode()
+    except ValueError:
+        return key
+    return found if found in known else key
 
 
 def _placement(value: dict[str, Any]) -> Placement | None:

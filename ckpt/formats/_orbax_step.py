@@ -11,6 +11,7 @@ from .._store import Store
 from ._entry import Catalogue, Tensor
 from ._orbax_item import Part, group, is_item, read_item
 from ._orbax_json import as_object, read_json
+from ._orbax_old import AGGREGATE
 
 MARK = "commit_success.txt"
 _ABOUT = "_CHECKPOINT_METADATA"
@@ -27,11 +28,17 @@ def has_about(names: Sequence[str]) -> bool:
     return _ABOUT in names or "orbax.checkpoint" in names
 
 
-def is_step(names: Sequence[str]) -> bool:
-    """Tell whether the objects of a folder are those of a step or an item."""
-    if is_item(names) or has_about(names):
+def is_step(names: Sequence[str], store: Store, *, below: str = "") -> bool:
+    """Tell whether the objects of a folder are those of a step or an item.
+
+    `below` is what the folder's objects have before their names in the store.
+    """
+    if has_about(names) or is_item(names, store, below=below):
         return True
-    return any(is_item(inner) for inner in group(names).values())
+    return any(
+        is_item(inner, store, below=f"{below}{name}/")
+        for name, inner in group(names).items()
+    )
 
 
 def is_whole(store: Store, names: Sequence[str]) -> bool:
@@ -61,7 +68,7 @@ def read_step(part: Part, *, step: int) -> Catalogue:
     about = as_object(read_json(store, _ABOUT)) if _ABOUT in names else {}
     meta = {k: about[k] for k in ("custom_metadata", "metrics") if about.get(k)}
     notes: list[str] = []
-    alone = is_item(names)
+    alone = is_item(names, store)
     tree = _read_item(part, notes) if alone else _read_items(part, meta, notes)
     objects = tuple(f"{part.prefix}{name}" for name in names)
     return Catalogue("orbax", tree, objects, step, tuple(notes), (), meta)
@@ -78,6 +85,9 @@ def _read_items(part: Part, meta: dict[str, Any], notes: list[str]) -> Any:
             notes.append(
                 f"{inner.store.url} is of no kind that is read here: it is passed over."
             )
+    own = [name for name in part.names if name in _JSON]
+    if len(own) == 1 and not items:
+        return read_json(part.store, own[0])
     if not items:
         raise Unsupported(
             f"Expected items that are read here, found none - in {part.store.url}. "
@@ -88,7 +98,7 @@ def _read_items(part: Part, meta: dict[str, Any], notes: list[str]) -> Any:
 
 def _read_any(part: Part, notes: list[str], *, depth: int = 0) -> Any:
     """Return what a folder within a step holds: a tree, JSON, or more folders."""
-    if is_item(part.names):
+    if is_item(part.names, part.store):
         return _read_item(part, notes)
     files = [name for name in part.names if name not in _SIDE]
     if len(files) == 1 and (files[0] in _JSON or files[0].endswith(".json")):
@@ -109,7 +119,9 @@ def _read_any(part: Part, notes: list[str], *, depth: int = 0) -> Any:
 def _read_random(below: dict[str, Part], notes: list[str]) -> Any:
     """Return a key of JAX, or the state of numpy's generator, saved as an item."""
     name = next(iter(below.keys() & _RANDOM))
-    found = _read_item(below[name], notes) if is_item(below[name].names) else _NOTHING
+    inner = below[name]
+    there = is_item(inner.names, inner.store)
+    found = _read_item(inner, notes) if there else _NOTHING
     about = below.get(f"{name}_metadata")
     if about and "metadata" in about.names and isinstance(found, Tensor):
         typed = as_object(read_json(about.store, "metadata")).get("typed")
@@ -123,9 +135,9 @@ def _read_item(part: Part, notes: list[str]) -> Any:
     item = read_item(part)
     notes.extend(item.notes)
     tree: Any = as_object(item.tree)
-    # A single array, which Orbax keeps under this name, without a database.
-    if tree.keys() == {"checkpoint"} and "checkpoint" not in part.names:
-        single = {"checkpoint/.zarray", "checkpoint/zarr.json"}
-        if not single.isdisjoint(part.names):
-            return tree["checkpoint"]
+    # A single array, which Orbax keeps under this name, in files or without a tree.
+    if tree.keys() == {AGGREGATE} and AGGREGATE not in part.names:
+        plain = {f"{AGGREGATE}/.zarray", f"{AGGREGATE}/zarr.json"} & {*part.names}
+        if plain or "_METADATA" not in part.names:
+            return tree[AGGREGATE]
     return item.tree

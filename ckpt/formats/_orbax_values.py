@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -13,13 +14,20 @@ from .._store import Store, check_name
 from ._ocdbt import read_database, read_span
 from ._ocdbt_node import Span, Value
 
+_OUTSIDE = re.compile(r"[\\\0]|(?:^|/)\.{0,2}(?:/|$)")
+"""What no name below a folder has in it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Files:
     """Values that are the objects of a store."""
 
     store: Store
-    count: int
+    names: frozenset[str]
+
+    @property
+    def count(self) -> int:
+        return len(self.names)
 
     @property
     def is_near(self) -> bool:
@@ -29,23 +37,58 @@ class Files:
         return f"{self.store.url}/{name}"
 
     def size(self, name: str) -> int | None:
-        return self.store.size(_known(name, self.store))
+        with self._allowing(name):
+            return self.store.size(name) if self._may_be(name) else None
 
     def get(self, name: str, start: int, stop: int) -> bytes:
         buffer = bytearray(stop - start)
-        with self.store.open(_known(name, self.store), trusted=True) as reader:
+        with (
+            self._allowing(name),
+            self.store.open(name, trusted=True) as reader,
+        ):
             reader.read_into(start, buffer)
         return bytes(buffer)
 
     def read_all(self, names: Sequence[str], *, limit: int) -> list[bytes | None]:
         def read(name: str) -> bytes | None:
+            if not self._may_be(name):
+                return None
             try:
-                return self.store.read(_known(name, self.store), limit=limit)
+                with self._allowing(name):
+                    return self.store.read(name, limit=limit)
             except NotFound:
                 return None
 
         with ThreadPoolExecutor(min(16, self.store.parallel)) as pool:
             return list(pool.map(read, names))
+
+    def _may_be(self, name: str) -> bool:
+        """Tell whether to look for an object; Untrusted for one that is elsewhere.
+
+        Names of any characters are only those that are listed.
+        """
+        try:
+            check_name(name)
+        except Untrusted:
+            if name in self.names:
+                return True
+            if _OUTSIDE.search(name):
+                raise
+            return False
+        return True
+
+    @contextlib.contextmanager
+    def _allowing(self, name: str) -> Generator[None]:
+        try:
+            yield
+        except Untrusted:
+            if not self.store.is_remote or name not in self.names:
+                raise
+            raise Unsupported(
+                "Expected names of letters, digits and ._~%- where arrays are folders "
+                f"of files in an object store, found {name!a:.80} - in "
+                f"{self.store.url}. Copy it to a disk and open it there."
+            ) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,26 +149,20 @@ Values: TypeAlias = Files | Databases
 
 
 def open_databases(
-    store: Store, folders: Sequence[str], names: Sequence[str]
+    store: Store,
+    folders: Sequence[str],
+    names: Sequence[str],
+    *,
+    nested: bool = False,
 ) -> Databases:
     """Return the values of the databases in these folders; the first of a name counts.
 
-    Reads their trees, not the values that lie elsewhere.
+    Reads their trees, not the values that lie elsewhere. `nested` ones hold names below
+    that of their folder.
     """
     values: dict[str, Value] = {}
     for folder in folders:
+        prefix = f"{folder}/" if nested and folder else ""
         for key, value in read_database(store, folder, names).items():
-            values.setdefault(key.decode(errors="replace"), value)
+            values.setdefault(prefix + key.decode(errors="replace"), value)
     return Databases(store, values)
-
-
-def _known(name: str, store: Store) -> str:
-    try:
-        return check_name(name)
-    except Untrusted:
-        if re.search(r"[\\\0]|(?:^|/)\.{0,2}(?:/|$)", name):
-            raise
-        raise Unsupported(
-            f"Expected names of letters, digits and ._~%- where arrays are folders of "
-            f"files, found {name!a:.80} - in {store.url}. Save it anew with OCDBT."
-        ) from None

@@ -39,6 +39,19 @@ class Source:
     name: str
     filled: bool
 
+    def key(self, cell: Shape) -> str:
+        """Return the name of a chunk's value."""
+        return join_name(self.name, self.array.key(cell))
+
+
+def join_name(array: str, name: str) -> str:
+    """Return a name below an array's own, which is "" for a tree of one array.
+
+    >>> join_name("a.b", ".zarray"), join_name("", ".zarray")
+    ('a.b/.zarray', '.zarray')
+    """
+    return f"{array}/{name}" if array else name
+
 
 def check_claim(source: Source, *, count: int) -> None:
     """Refuse an array that is far larger than what is stored, `count` values in all.
@@ -56,7 +69,7 @@ def check_claim(source: Source, *, count: int) -> None:
     size = decoded_bytes(array.codecs, array.piece, array.dtype)
     if size < _LARGE or not source.values.is_near:
         return
-    name = f"{source.name}/{array.key((0,) * len(array.shape))}"
+    name = source.key((0,) * len(array.shape))
     stored = source.values.size(name)
     if stored is not None and array.shards is None:
         with _blaming(source, name):
@@ -118,7 +131,7 @@ def _read_chunk(
     if array.shards:
         yield from _read_shard(source, cell, chunk, wanted, index)
         return
-    name = f"{source.name}/{array.key(cell)}"
+    name = source.key(cell)
     stored = source.values.size(name)
     if stored is None:
         yield wanted, _fill(source, name)
@@ -135,7 +148,7 @@ def _read_shard(
 ) -> Iterator[tuple[Box, Array]]:
     array = source.array
     inner = array.piece
-    name = f"{source.name}/{array.key(cell)}"
+    name = source.key(cell)
     places = index(cell)
     if places is None:
         yield wanted, _fill(source, name)
@@ -163,7 +176,7 @@ def _read_index(source: Source, cell: Shape) -> Array | None:
     shards = array.shards
     if shards is None:
         return None
-    name = f"{source.name}/{array.key(cell)}"
+    name = source.key(cell)
     counts = tuple(m // n for m, n in zip(array.chunk, shards.chunk, strict=True))
     size = decoded_bytes(shards.index, (*counts, 2), "uint64") + 4 * shards.index.after
     stored = source.values.size(name)

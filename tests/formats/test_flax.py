@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
+import ckpt
 from ckpt import CkptError, Damaged, LimitExceeded, NotFound, Unsupported, Untrusted
 from ckpt._store import open_store
 from ckpt.formats._entry import Tensor
@@ -274,3 +275,20 @@ def test_nothing_but_our_errors_leaves(data: st.DataObject) -> None:
     cut = data.draw(st.integers(0, len(text)) | st.just(len(text)))
     with contextlib.suppress(CkptError):
         read_flax(skim(bytes(text[:cut])), name="y")
+
+
+def test_files_of_another_prefix_are_the_steps_of_a_run(tmp_path: Path) -> None:
+    for step in (2, 10, 9):
+        data = flax.serialization.to_bytes({"step": step})
+        (tmp_path / f"run_{step}").write_bytes(data)
+    assert ckpt.restore(tmp_path) == {"step": 10}
+    assert ckpt.restore(tmp_path, step=9) == {"step": 9}
+    (tmp_path / "notes_1").write_bytes(b"")
+    with pytest.raises(NotFound):
+        ckpt.open(tmp_path)
+
+
+def test_a_file_may_begin_with_a_name_of_any_alphabet(tmp_path: Path) -> None:
+    for name in ("ü", "日本語で書かれた名前"):
+        (tmp_path / "file").write_bytes(flax.serialization.to_bytes({name: 1}))
+        assert ckpt.restore(tmp_path / "file") == {name: 1}
