@@ -11,13 +11,16 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from ._box import Box, Shape, intersect
-from ._leaf import Leaf, Packed
-from ._mesh import MeshLayout, Spec, piece_boxes, split_counts
+from ._leaf import Leaf, Loose, Packed
+from ._mesh import MeshLayout, Spec, piece_boxes
 
 Wants = tuple[tuple[Box, tuple[int, ...]], ...]
 """Distinct boxes of a leaf, and the processes that want each, ascending."""
 
 ALIGNMENT = 64
+
+_SHORT_BYTES = 16 << 10
+"""Runs of this length are as dear to ask for as to read."""
 
 _SMALL_BYTES = 1 << 20
 """Leaves up to this size are exchanged whole, with many others at once."""
@@ -31,6 +34,8 @@ def spread_spec(
     `owners` has the process of each position of the mesh, in C order. From the finer
     spec XLA brings the array to the wanted one, between those alone that want it. None
     where nothing is replicated over processes, or no finer spec divides the leaf.
+    Where a process would read short runs of another library's rows, and other processes
+    what lies between, it is a spec of whole rows.
 
     >>> from layouts import mesh_layout
     >>> leaf = Leaf("w", "jax", "float32", (1024, 1024), store=Packed((64, 1024)))
@@ -39,33 +44,64 @@ def spread_spec(
     """
     if leaf.store is None or leaf.nbytes <= _SMALL_BYTES or 0 in leaf.shape:
         return None
-    return _spread(leaf.shape, leaf.chunks.cell, spec, mesh, owners)
+    finer = _spread(leaf.shape, leaf.chunks.cell, spec, mesh, owners)
+    if isinstance(leaf.store, Loose) and _lies_in_rows(leaf.store, leaf.shape):
+        short = max(leaf.store.gap, _SHORT_BYTES) // leaf.itemsize
+        rows = _spread_rows(leaf.shape, short, finer or spec, mesh, owners)
+        return rows or finer
+    return finer
+
+
+def _lies_in_rows(store: Loose, shape: Shape) -> bool:
+    return bool(store.blocks) and all(b.shape[1:] == shape[1:] for b in store.blocks)
 
 
 @lru_cache(maxsize=4096)
-def _spread(
-    shape: Shape, chunk: Shape, spec: Spec, mesh: MeshLayout, owners: tuple[int, ...]
+def _spread_rows(
+    shape: Shape, short: int, spec: Spec, mesh: MeshLayout, owners: tuple[int, ...]
 ) -> Spec | None:
-    if _is_apart(shape, spec, mesh, owners):
+    """Return a spec of whole rows, if runs of less than `short` items are read else."""
+    if len(shape) < 2 or shape[0] % mesh.size or len(set(owners)) == 1:
         return None
-    used = {axis for axes in spec for axis in axes}
-    counts = split_counts(spec, mesh)
-    lengths = [n // c for n, c in zip(shape, counts, strict=True)]
-    laid = [list(axes) for axes in spec]
-    for axis, size in mesh.axes:
-        fits = [d for d, n in enumerate(lengths) if n % size == 0]
-        if axis in used or size == 1 or not fits:
-            continue
+    wanted: dict[int, set[Box]] = {}
+    for box, owner in zip(piece_boxes(shape, spec, mesh), owners, strict=True):
+        wanted.setdefault(owner, set()).add(box)
+    if all(_run_items(shape, boxes) >= short for boxes in wanted.values()):
+        return None
+    axes = tuple(axis for axis, size in mesh.axes if size > 1)
+    rows = (axes, *(() for _ in shape[1:]))
+    return rows if _is_apart(shape, rows, mesh, owners) else None
 
-        def rate(d: int, size: int = size) -> tuple[bool, int]:
-            # Where chunks meet, no chunk is read twice.
-            return lengths[d] // size % chunk[d] == 0, lengths[d] // chunk[d]
 
-        best = max(fits, key=rate)
-        laid[best].append(axis)
-        lengths[best] //= size
-    finer = tuple(tuple(axes) for axes in laid)
-    return finer if _is_apart(shape, finer, mesh, owners) else None
+def _run_items(shape: Shape, boxes: set[Box]) -> int:
+    """Return how many items of an array in C order follow one another in equal boxes.
+
+    >>> _run_items((4, 8), {Box((0, 0), (4, 2)), Box((0, 2), (4, 2))})
+    4
+    """
+    run = 1
+    for d in reversed(range(len(shape))):
+        rows: dict[Shape, list[tuple[int, int]]] = {}
+        for start, size in {(b.start[: d + 1], b.shape[d]) for b in boxes}:
+            rows.setdefault(start[:d], []).append((start[d], size))
+        shortest = min(min(_join(row)) for row in rows.values())
+        run *= shortest
+        if shortest < shape[d]:
+            break
+    return run
+
+
+def _join(parts: list[tuple[int, int]]) -> list[int]:
+    """Return the lengths of what parts (start, length) make where they touch."""
+    found: list[int] = []
+    end = -1
+    for start, length in sorted(parts):
+        if start == end:
+            found[-1] += length
+        else:
+            found.append(length)
+        end = start + length
+    return found
 
 
 def _is_apart(

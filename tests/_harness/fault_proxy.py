@@ -2,7 +2,8 @@
 
 `python -m tests._harness.fault_proxy UPSTREAM` prints the port it serves, and the port
 at which it is told, a line of JSON each: {"rules": [Rule]} replaces the rules,
-{"log": true} returns the requests seen since, as [method, path, body bytes, fault].
+{"log": true} returns the requests seen since, as
+[method, path, body bytes, fault, bytes of the answer's body].
 """
 
 import asyncio
@@ -63,7 +64,8 @@ class _Proxy:
         method, path = head.split(b" ")[:2]
         rule = self.find_fault(method.decode(), path.decode())
         fault = rule["fault"] if rule else ""
-        self.log.append([method.decode(), path.decode(), len(body), fault])
+        entry = [method.decode(), path.decode(), len(body), fault, 0]
+        self.log.append(entry)
         if fault == "reset":
             writer.transport.abort()
             return False
@@ -79,6 +81,7 @@ class _Proxy:
         conditional = b"\r\nif-" in head.lower() and method == b"PUT"
         async with self.turn if conditional else contextlib.nullcontext():
             found_head, found = await self.forward(head, body, method)
+        entry[-1] = len(found)
         if fault in ("lost", "late"):
             writer.transport.abort()
             return False

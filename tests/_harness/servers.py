@@ -58,12 +58,16 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One request that a proxy saw; `fault` is what it did to it."""
+    """One request that a proxy saw; `fault` is what it did to it.
+
+    `bytes` are those of its body, `answered` those of the answer's.
+    """
 
     method: str
     path: str
     bytes: int
     fault: str
+    answered: int
 
     @property
     def writes(self) -> bool:

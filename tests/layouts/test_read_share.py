@@ -3,10 +3,11 @@
 from unittest.mock import patch
 
 import numpy as np
+import pytest
 from hypothesis import given, strategies as st
 
 import layouts
-from layouts import Chunked, Leaf, Packed, Unit, Wants, _read_share
+from layouts import Chunked, Leaf, Loose, Packed, Unit, Wants, _read_share
 from tests.layouts._cases import (
     Layout,
     box_of,
@@ -107,6 +108,61 @@ def test_replicated_matrices_of_even_sides_are_always_spread() -> None:
         is None
     )
     assert layouts.spread_spec(leaf, ((), ()), mesh, (0,) * 8) is None
+
+
+FILE = Loose((64, 1024), (layouts.whole((1024, 1024)),))
+BY_ROWS = (("data", "model"), ())
+
+
+@pytest.mark.parametrize(
+    ("spec", "owners", "found"),
+    [
+        # Each process wants half of each row, 2 KiB: it reads whole rows in its place.
+        (((), ("data", "model")), (0, 0, 1, 1), BY_ROWS),
+        (((), ("data", "model")), (0, 1, 0, 1), BY_ROWS),
+        (((), ()), (0, 1, 2, 3), BY_ROWS),
+        (((), ("data",)), (0, 1, 2, 3), BY_ROWS),
+        ((("model",), ("data",)), (0, 0, 1, 1), BY_ROWS),
+        # Columns of the devices of one process are its rows.
+        ((("data",), ("model",)), (0, 0, 1, 1), None),
+        ((("data", "model"), ()), (0, 0, 1, 1), None),
+        (((), ("data", "model")), (0, 0, 0, 0), None),
+    ],
+)
+def test_short_runs_of_a_file_are_read_as_rows(
+    spec: layouts.Spec, owners: tuple[int, ...], found: layouts.Spec | None
+) -> None:
+    leaf = Leaf("w", "jax", "float32", (1024, 1024), store=FILE)
+    mesh = layouts.mesh_layout({"data": 2, "model": 2})
+    assert layouts.spread_spec(leaf, spec, mesh, owners) == found
+
+
+@pytest.mark.parametrize(
+    ("shape", "store"),
+    [
+        ((1022, 1028), Loose((1, 1028), (layouts.whole((1022, 1028)),))),  # not even
+        ((64, 65536), Loose((1, 65536), (layouts.whole((64, 65536)),))),  # long runs
+        ((1024, 1024), Loose((64, 64))),  # chunks
+        ((1024, 1024), Chunked("w", (1024, 1024), (64, 64))),
+        (  # each a file of columns
+            (1024, 1024),
+            Loose(
+                (1024, 512),
+                (
+                    layouts.Box((0, 0), (1024, 512)),
+                    layouts.Box((0, 512), (1024, 512)),
+                ),
+            ),
+        ),
+    ],
+)
+def test_what_would_not_be_read_better_as_rows_is_not(
+    shape: tuple[int, ...], store: Loose | Chunked
+) -> None:
+    leaf = Leaf("w", "jax", "float32", shape, store=store)
+    mesh = layouts.mesh_layout({"data": 2, "model": 2})
+    spec = ((), ("data", "model"))
+    assert layouts.spread_spec(leaf, spec, mesh, (0, 0, 1, 1)) is None
 
 
 def test_a_replicated_object_is_read_in_parts_where_chunks_meet() -> None:

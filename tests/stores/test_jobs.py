@@ -1,10 +1,12 @@
 """Jobs of two and four processes save to S3 and restore from it, bit by bit."""
 
+import hashlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 import ckpt
 from tests._harness.jobs import Answer, Job, JobServer, Setup
@@ -21,6 +23,7 @@ from tests.stores._tables import DENIED, once
 pytestmark = pytest.mark.campaign
 
 SEED = 7
+FOREIGN = "tests.jobs._foreign"
 EXPORT = "tests.jobs._export"
 
 
@@ -133,3 +136,25 @@ def test_what_a_job_exports_safetensors_reads(
     for name in place.names():
         (tmp_path / name).write_bytes(place.get(name))
     check_set(tmp_path)
+
+
+@pytest.mark.parametrize("way", ["rows", "columns", "replicated"])
+def test_a_job_reads_little_more_of_a_file_than_there_is(
+    job: Job, place: CloudPlace, tmp_path: Path, way: str
+) -> None:
+    rng = np.random.default_rng(0)
+    tree = {f"w{n}": rng.standard_normal((1024, 512), np.float32) for n in range(2)}
+    save_file(tree, tmp_path / "set")
+    place.put("model.safetensors", (tmp_path / "set").read_bytes())
+    place.cloud.break_with()
+    answers = job.run(f"{FOREIGN}:restore_set", place.url, way)
+    check_returned("restore", answers)
+    for answer in answers:
+        for name, digest in answer.value["digests"].items():
+            spans = [slice(a, b) for a, b in answer.value["indices"][name]]
+            part = np.ascontiguousarray(tree[name.partition("(")[0]][tuple(spans)])
+            assert hashlib.sha256(part.tobytes()).hexdigest() == digest
+    # It is restored twice.
+    log = place.cloud.take_log()
+    read = sum(r.answered for r in log if r.method == "GET") / 2
+    assert read <= 1.1 * sum(x.nbytes for x in tree.values())
