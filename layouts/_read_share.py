@@ -12,7 +12,7 @@ from functools import lru_cache
 
 from ._box import Box, Shape, intersect
 from ._leaf import Leaf, Loose, Packed
-from ._mesh import MeshLayout, Spec, piece_boxes
+from ._mesh import MeshLayout, Spec, piece_boxes, split_counts
 
 Wants = tuple[tuple[Box, tuple[int, ...]], ...]
 """Distinct boxes of a leaf, and the processes that want each, ascending."""
@@ -50,6 +50,32 @@ def spread_spec(
         rows = _spread_rows(leaf.shape, short, finer or spec, mesh, owners)
         return rows or finer
     return finer
+
+
+@lru_cache(maxsize=4096)
+def _spread(
+    shape: Shape, chunk: Shape, spec: Spec, mesh: MeshLayout, owners: tuple[int, ...]
+) -> Spec | None:
+    if _is_apart(shape, spec, mesh, owners):
+        return None
+    used = {axis for axes in spec for axis in axes}
+    counts = split_counts(spec, mesh)
+    lengths = [n // c for n, c in zip(shape, counts, strict=True)]
+    laid = [list(axes) for axes in spec]
+    for axis, size in mesh.axes:
+        fits = [d for d, n in enumerate(lengths) if n % size == 0]
+        if axis in used or size == 1 or not fits:
+            continue
+
+        def rate(d: int, size: int = size) -> tuple[bool, int]:
+            # Where chunks meet, no chunk is read twice.
+            return lengths[d] // size % chunk[d] == 0, lengths[d] // chunk[d]
+
+        best = max(fits, key=rate)
+        laid[best].append(axis)
+        lengths[best] //= size
+    finer = tuple(tuple(axes) for axes in laid)
+    return finer if _is_apart(shape, finer, mesh, owners) else None
 
 
 def _lies_in_rows(store: Loose, shape: Shape) -> bool:
