@@ -29,23 +29,35 @@ DEPTH = 90
 _METADATA = "torch.distributed.checkpoint.metadata"
 _FILESYSTEM = "torch.distributed.checkpoint.filesystem"
 _SHARDED = "torch.distributed._shard.sharded_tensor.metadata"
+_OLD = "torch.distributed._shard.checkpoint"
+"""Where torch 1.13 had it."""
+
 _ZSTD = "stream.zstd"
 _INFLATION = 40_000
 """No zstd stream becomes more times larger than this: a block of 128 KiB takes 4."""
 
 _CLASSES: dict[tuple[str, str], Any] = {
-    (_METADATA, "Metadata"): None,
-    (_METADATA, "TensorStorageMetadata"): None,
-    (_METADATA, "BytesStorageMetadata"): None,
-    (_METADATA, "ChunkStorageMetadata"): None,
-    (_METADATA, "MetadataIndex"): None,
-    (_METADATA, "StorageMeta"): None,
-    (_METADATA, "TensorProperties"): None,
-    (_METADATA, "_MEM_FORMAT_ENCODING"): None,
+    **{
+        (module, name): None
+        for module in (_METADATA, f"{_OLD}.metadata")
+        for name in (
+            "Metadata",
+            "TensorStorageMetadata",
+            "BytesStorageMetadata",
+            "ChunkStorageMetadata",
+            "MetadataIndex",
+            "StorageMeta",
+            "TensorProperties",
+            "_MEM_FORMAT_ENCODING",
+        )
+    },
+    **{
+        (module, name): None
+        for module in (_FILESYSTEM, f"{_OLD}.filesystem")
+        for name in ("_StorageInfo", "_StoragePrefix")
+    },
     (_SHARDED, "TensorProperties"): None,
     (_SHARDED, "MEM_FORMAT_ENCODING"): None,
-    (_FILESYSTEM, "_StorageInfo"): None,
-    (_FILESYSTEM, "_StoragePrefix"): None,
 }
 """All that becomes records; the dtypes, sizes and paths of PyTorch are values."""
 
