@@ -13,6 +13,7 @@ from ._dcp_metadata import Saved
 from ._entry import Blob
 from ._plain import show_place
 from ._torch import read_torch_bytes
+from ._torch_globals import INERT
 from ._zstd import decode_zstd
 
 _VALUE_BYTES = 256 * 1024 * 1024
@@ -25,21 +26,6 @@ _GUESS = 1261
 _LEAST = 16 * 1024 * 1024
 _RATIO = 256
 """A compressed value may become so many times larger, and `_LEAST` in any case."""
-
-_INERT = (
-    "__main__",
-    "_io",
-    "datetime",
-    "decimal",
-    "lightning",
-    "megatron",
-    "omegaconf",
-    "pytorch_lightning",
-    "torchdata",
-    "transformers",
-    "uuid",
-)
-"""Packages whose objects, among plain values, are passed over with a note."""
 
 
 def read_values(
@@ -85,7 +71,7 @@ def _decode(store: Store, name: str, blob: Blob, data: bytes, notes: list[str]) 
             data = decode_zstd(data, limit=limit, guess=_GUESS)
         except CkptError as error:
             raise type(error)(f"{error} That is {where}.") from None
-    return read_torch_bytes(data, blob, where=where, inert=_INERT, unknown=take_note)
+    return read_torch_bytes(data, blob, where=where, inert=INERT, unknown=take_note)
 
 
 def _together(blobs: Iterable[Blob]) -> Iterator[list[Blob]]:

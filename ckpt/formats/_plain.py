@@ -145,7 +145,10 @@ def _convert(walk: _Walk, value: Any, path: tuple[Any, ...]) -> tuple[Any, int]:
         )
     if isinstance(value, Record):
         if is_numpy(value):
-            return _convert(walk, read_numpy(value), path)
+            made = read_numpy(value)
+            if isinstance(made, Refused):
+                return _pass_over(walk, f"an array {made.why}", path)
+            return _convert(walk, made, path)
         if (value.module, value.name) in _ATTRIBUTES:
             return _convert(walk, value.state or {}, path)
     if isinstance(value, _LEAVES):

@@ -14,7 +14,7 @@ from ._pickle import Globals, decode_pickle
 from ._plain import Unknown, to_tree
 from ._record import Limits
 from ._torch_globals import TORCH
-from ._torch_legacy import MAGIC, Decode, read_legacy
+from ._torch_legacy import HEAD, Decode, find_magic, read_legacy
 from ._torch_zip import open_archive
 from ._window import fetch_bytes, fetch_from
 from ._zip import TAIL, Fetch
@@ -110,7 +110,7 @@ def check_torch(store: Store, blob: Blob) -> None:
 
 def is_torch(head: bytes) -> bool:
     """Tell whether the first bytes are of a file of `torch.save`."""
-    return head[:4] == b"PK\3\4" or head.startswith(MAGIC)
+    return head[:4] == b"PK\3\4" or find_magic(head) > 0
 
 
 def _read(
@@ -124,8 +124,8 @@ def _read(
 ) -> tuple[Any, bool]:
     """Return the value of a file, and whether it is a zip archive."""
     with naming(where):
-        head = fetch(0, min(length, len(MAGIC)))
-        if head == MAGIC:
+        head = fetch(0, min(length, HEAD))
+        if find_magic(head):
             return read_legacy(fetch, blob, length=length, decode=decode), False
         if head[:4] != b"PK\3\4":
             raise Damaged(f"Expected a file of torch.save, found one of {head[:8]!a}")

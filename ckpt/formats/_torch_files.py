@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import re
+from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from .._errors import Damaged, Untrusted
+from .._errors import Damaged, Unsupported, Untrusted
 from .._store import Store, check_name
 from ._entry import Blob, Catalogue, Check, Folder
 from ._json import JSON_BYTES, parse_object
 from ._pickle import Globals
 from ._torch import is_torch, read_torch
-from ._torch_globals import TORCH
+from ._torch_globals import INERT, TORCH
+from ._torch_legacy import HEAD
 
-_INDEX = ".bin.index.json"
+_INDEX = re.compile(r"\.bin\.index(?:\.\w+)?\.json$")
+_OF = re.compile(r"(.+)-(\d{5,9})-of-(\d{5,9})\.bin")
+_MAIN = ("pytorch_model.bin", "diffusion_pytorch_model.bin", "adapter_model.bin")
+"""Of several files, the first of these is the one to read."""
+
+_BESIDE = re.compile(
+    r"(?:training_args|optimizer|scheduler|scaler|sampler|rng_state|random_states)"
+    r"(?:_\d+)*\.(?:bin|pt|pth)"
+)
+"""What trainers write beside a model."""
+
 _ENDS = (".pt", ".pth", ".bin", ".ckpt")
-_INERT = ("deepspeed",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +45,7 @@ def read_files(
     names: Collection[str],
     *,
     globals: Globals = TORCH,
-    inert: Collection[str] = _INERT,
+    inert: Collection[str] = INERT,
 ) -> Files:
     """Return the trees of files of `torch.save`; a remote store is asked in parallel.
 
@@ -44,6 +55,11 @@ def read_files(
 
     def read(name: str) -> Any:
         def note(path: str, what: str) -> None:
+            if not path:
+                raise Unsupported(
+                    f"Expected tensors by name, found {what} - in {store.url}/{name}: "
+                    "save its state_dict() instead."
+                )
             files.notes.append(f"{what} at `{path}` in {name} was passed over")
 
         with store.open(name) as reader:
@@ -70,19 +86,22 @@ def read_files(
 def find_torch(folder: Folder) -> Catalogue | None:
     """Return what a file of `torch.save` holds, or the only one of a folder.
 
-    A pytorch_model.bin comes before others, and an index of its shards before that.
+    A pytorch_model.bin comes before others, and its shards before that, by their index
+    or, without one, by their numbers. What trainers write beside it does not count.
     """
     if folder.file:
         return _open_index(folder, folder.file) or _open_file(folder, folder.file)
     near = [name for name in folder.names if "/" not in name]
-    for name in near:
-        if name.endswith(_INDEX):
-            return _open_index(folder, name)
+    if index := _find_index(near):
+        return _open_index(folder, index)
     found = [name for name in near if name.endswith(_ENDS)]
-    main = "pytorch_model.bin" if "pytorch_model.bin" in found else ""
-    if not main and len(found) != 1:
+    if shards := _find_shards(folder, found):
+        return _open_shards(folder, shards)
+    kept = [name for name in found if not _BESIDE.match(name)]
+    chosen = next((name for name in _MAIN if name in kept), "")
+    if not chosen and len(kept) != 1 and len(found) != 1:
         return None
-    chosen = main or found[0]
+    chosen = chosen or (kept or found)[0]
     opened = _open_file(folder, chosen)
     if opened is None or len(found) == 1:
         return opened
@@ -96,9 +115,57 @@ def find_torch(folder: Folder) -> Catalogue | None:
     )
 
 
+def _find_index(names: Sequence[str]) -> str:
+    """Return the index of a folder, the one of no variant before others."""
+    found = [name for name in names if _INDEX.search(name)]
+    plain = (f"{main}.index.json" for main in _MAIN)
+    return next((name for name in plain if name in found), found[0] if found else "")
+
+
+def _find_shards(folder: Folder, names: Sequence[str]) -> list[str]:
+    """Return files that say of how many they are, where they have no index.
+
+    Damaged where one of them is missing; none where the whole is there as well, or
+    where there are several sets.
+    """
+    found = [match for name in names if (match := _OF.fullmatch(name))]
+    sets = {(match[1], match[3]) for match in found}
+    if len(sets) != 1 or f"{found[0][1]}.bin" in names:
+        return []
+    count = int(found[0][3])
+    if {int(match[2]) for match in found} != set(range(1, min(count, 100_000) + 1)):
+        raise Damaged(
+            f"Expected {count} files {found[0][1]}-*.bin, found {len(found)} - in "
+            f"{folder.store.url}: bring all shards together."
+        )
+    return [match[0] for match in found]
+
+
+def _open_shards(folder: Folder, names: Sequence[str]) -> Catalogue:
+    """Return what shards hold that no index names."""
+    files = read_files(folder.store, names)
+    tree: dict[Any, Any] = {}
+    for name, held in files.trees.items():
+        if not isinstance(held, dict) or not tree.keys().isdisjoint(
+            cast(dict[Any, Any], held)
+        ):
+            raise Unsupported(
+                f"Expected shards with different names, found others in {name} - in "
+                f"{folder.store.url}: give the path of one file."
+            )
+        tree.update(cast(dict[Any, Any], held))
+    return Catalogue(
+        "torch",
+        tree,
+        tuple(sorted(names)),
+        notes=tuple(files.notes),
+        checks=tuple(files.checks),
+    )
+
+
 def _open_file(folder: Folder, name: str) -> Catalogue | None:
     with folder.store.open(name) as reader:
-        head = bytearray(min(reader.size, 16))
+        head = bytearray(min(reader.size, HEAD))
         reader.read_into(0, head)
     if not is_torch(bytes(head)) or name.endswith(".npz"):
         return None
@@ -113,7 +180,7 @@ def _open_file(folder: Folder, name: str) -> Catalogue | None:
 
 
 def _open_index(folder: Folder, name: str) -> Catalogue | None:
-    if not name.endswith(_INDEX):
+    if not _INDEX.search(name):
         return None
     where = f"{folder.store.url}/{name}"
     shards = _read_index(folder.store.read(name, limit=JSON_BYTES), where=where)

@@ -140,6 +140,9 @@ PLAIN: dict[tuple[str, str], Any] = {
     ("collections", "deque"): _items,
     ("_codecs", "encode"): _encode,
     ("argparse", "Namespace"): None,
+    ("types", "SimpleNamespace"): None,
+    ("functools", "partial"): None,
+    **dict.fromkeys((m, "_reconstructor") for m in ("copyreg", "copy_reg")),
     **{
         (module, name): make
         for module in ("builtins", "__builtin__")
@@ -149,7 +152,9 @@ PLAIN: dict[tuple[str, str], Any] = {
             "bytes": _plain_bytes,
             "bytearray": _plain_bytes,
             "complex": _complex,
-            **dict.fromkeys(("int", "float", "list", "dict", "str")),
+            **dict.fromkeys(("int", "float", "list", "dict", "str", "bool", "tuple")),
+            **dict.fromkeys(("long", "object", "range", "slice", "type", "xrange")),
+            **dict.fromkeys(("Ellipsis", "NotImplemented")),
         }.items()
     },
     **{
@@ -190,6 +195,23 @@ TORCH_DTYPES: dict[tuple[str, str], Any] = {
     )
 }
 """The dtypes of PyTorch, which become their names."""
+
+INERT = frozenset(
+    (
+        *("__main__", "_io", "datetime", "decimal", "fractions", "uuid", "zoneinfo"),
+        *("accelerate", "addict", "argparse", "attr", "composer", "datasets"),
+        *("deepspeed", "detectron2", "diffusers", "easydict", "enum", "fairseq"),
+        *("fvcore", "hydra", "lightning", "lightning_fabric", "megatron"),
+        *("ml_collections", "mmcv", "mmengine", "munch", "nemo", "omegaconf"),
+        *("peft", "pydantic", "pytorch_lightning", "tokenizers", "torchdata"),
+        *("torchmetrics", "torchvision", "transformers", "trl", "ultralytics"),
+        *("yacs",),
+    )
+)
+"""Packages whose objects lie beside tensors: options, dates and progress.
+
+They are never imported: such objects are passed over, with a note.
+"""
 
 TORCH: dict[tuple[str, str], Any] = {
     **PLAIN,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -11,10 +12,23 @@ from ._torch_tensor import Storage, StorageType, check_size, find_storage
 from ._torch_zip import MAX_PICKLE
 from ._zip import Fetch
 
-MAGIC = b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19."
-"""The pickle of a number that such files begin with."""
+_MAGIC = re.compile(
+    rb"\x80(?:[\2\3]|[\4\5]\x95.{8})\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19\.", re.DOTALL
+)
+HEAD = 32
+"""More bytes than the pickle takes that such files begin with."""
 
 _FIRST = 1 << 16
+
+
+def find_magic(head: bytes) -> int:
+    """Return where the pickle of a number ends that such files begin with, 0 without.
+
+    It is written by the protocol that the caller of `torch.save` chose, 2 to 5.
+    """
+    found = _MAGIC.match(head)
+    return found.end() if found else 0
+
 
 Decode = Callable[..., tuple[Any, int]]
 """Decodes a pickle in `data`, at `at`, with `persistent`; returns where it ends."""
@@ -61,7 +75,7 @@ def _read(fetch: Fetch, blob: Blob, *, data: bytes, length: int, decode: Decode)
                 raise _Short from error
             raise
 
-    at = len(MAGIC)
+    at = find_magic(data)
     version, at = run(at, None)
     if version != 1001:
         raise Unsupported("Expected version 1001 of the old format of torch.save")

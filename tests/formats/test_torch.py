@@ -1,10 +1,15 @@
 import contextlib
+import datetime
+import fractions
+import functools
 import hashlib
 import io
 import json
 import pickle
+import shutil
 import struct
 import tracemalloc
+import types
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -474,3 +479,89 @@ def test_changed_files_are_read_or_refused(path: Path, draw: st.DataObject) -> N
                 (block,) = tensor.data
                 assert block.offset + block.box.size >= 0
                 assert block.offset <= len(data)
+
+
+@pytest.mark.parametrize("protocol", [3, 4, 5])
+def test_legacy_files_of_each_protocol_are_read(tmp_path: Path, protocol: int) -> None:
+    whole = LEGACY.read_bytes()
+    number = pickle.loads(whole)
+    old, new = pickle.dumps(number, 2), pickle.dumps(number, protocol)
+    assert whole.startswith(old)
+    (tmp_path / "model.pt").write_bytes(new + whole[len(old) :])
+    opened = find_torch(folder(tmp_path, "model.pt"))
+    assert opened is not None
+    compare(tmp_path, tensors(opened.tree), PEERS / "torch_legacy.expected.json")
+
+
+def copy_shards(tmp_path: Path, *, index: str) -> Path:
+    root = tmp_path / "model"
+    shutil.copytree(PEERS / "torch_sharded", root)
+    (named,) = root.glob("*.index.json")
+    if index:
+        named.rename(root / index)
+    else:
+        named.unlink()
+    return root
+
+
+@pytest.mark.parametrize("index", ["", "pytorch_model.bin.index.fp16.json"])
+def test_shards_are_read_without_an_index_and_by_that_of_a_variant(
+    tmp_path: Path, index: str
+) -> None:
+    root = copy_shards(tmp_path, index=index)
+    for name in ("training_args.bin", "optimizer.pt"):
+        (root / name).write_bytes(b"not read")
+    opened = find_torch(folder(root))
+    assert opened is not None
+    compare(root, tensors(opened.tree), PEERS / "torch_sharded.expected.json")
+
+
+def test_shards_without_an_index_of_which_one_is_missing_are_refused(
+    tmp_path: Path,
+) -> None:
+    root = copy_shards(tmp_path, index="")
+    min(root.glob("*.bin")).unlink()
+    with pytest.raises(Damaged, match="bring all shards together"):
+        find_torch(folder(root))
+
+
+@pytest.mark.parametrize("name", ["diffusion_pytorch_model", "adapter_model", "a"])
+def test_what_trainers_write_beside_a_model_does_not_count(
+    tmp_path: Path, name: str
+) -> None:
+    shutil.copy(ZIP, tmp_path / f"{name}.bin")
+    for other in ("training_args.bin", "optimizer.pt", "rng_state_0.pth"):
+        (tmp_path / other).write_bytes(b"not read")
+    opened = find_torch(folder(tmp_path))
+    assert opened is not None
+    assert opened.objects == (f"{name}.bin",)
+    assert "training_args.bin" in opened.notes[-1]
+
+
+def write_pickle(path: Path, value: Any) -> None:
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("a/data.pkl", pickle.dumps(value, 2))
+
+
+def test_objects_beside_tensors_are_passed_over_with_a_note(tmp_path: Path) -> None:
+    odd = {
+        "when": datetime.datetime(2024, 1, 2),
+        "part": slice(1, 2),
+        "counts": range(3),
+        "names": np.array(["a", "b"]),
+        "half": fractions.Fraction(1, 2),
+        "call": functools.partial(int, base=2),
+        "free": types.SimpleNamespace(a=1),
+        "kind": int,
+    }
+    write_pickle(tmp_path / "a.ckpt", {"step": 3, "odd": odd})
+    opened = find_torch(folder(tmp_path, "a.ckpt"))
+    assert opened is not None
+    assert opened.tree == {"step": 3, "odd": dict.fromkeys(odd)}
+    assert all(any(f"`odd/{key}`" in note for note in opened.notes) for key in odd)
+
+
+def test_a_file_of_nothing_but_an_object_is_refused(tmp_path: Path) -> None:
+    write_pickle(tmp_path / "a.pt", datetime.datetime(2024, 1, 2))
+    with pytest.raises(Unsupported, match=r"datetime\.datetime"):
+        find_torch(folder(tmp_path, "a.pt"))
