@@ -142,7 +142,6 @@ PLAIN: dict[tuple[str, str], Any] = {
     ("argparse", "Namespace"): None,
     ("types", "SimpleNamespace"): None,
     ("functools", "partial"): None,
-    **dict.fromkeys((m, "_reconstructor") for m in ("copyreg", "copy_reg")),
     **{
         (module, name): make
         for module in ("builtins", "__builtin__")
