@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from itertools import islice
 from operator import add, mul
@@ -16,6 +17,8 @@ import layouts
 from layouts import Box
 
 from .._errors import Damaged, LimitExceeded
+from .._local_file import LocalReader
+from .._local_store import LocalStore
 from .._read import scatter
 from .._store import CutShort, Reader, Store
 from .._write import run_all
@@ -43,6 +46,10 @@ _BLOCK_BYTES = 16 << 20
 _AROUND_BYTES = 1 << 20
 """How much more than the items a stream may hold: what describes them."""
 
+Mark = tuple[int, int, int]
+"""What another file, or this one written to, does not share: inode, size, time."""
+Marks = dict[str, Mark]
+
 Goal = tuple[Box, Array]
 """A box of a tensor that is wanted, and the buffer for its values."""
 
@@ -69,17 +76,43 @@ class _Job:
     work: Callable[[Reader | None], None]
 
 
+def mark_files(store: Store, tensors: Iterable[Tensor | None]) -> Marks:
+    """Return which files of a disk tensors lie in, and what tells each from others."""
+    if not isinstance(store, LocalStore):
+        return {}
+    blocks = (t.data for t in tensors if t is not None and isinstance(t.data, tuple))
+    marks: Marks = {}
+    for name in {block.blob.name for data in blocks for block in data}:
+        with suppress(OSError, ValueError):
+            marks[name] = _mark(os.stat(os.path.join(store.url, name)))
+    return marks
+
+
+def _mark(status: os.stat_result) -> Mark:
+    return status.st_ino, status.st_size, status.st_mtime_ns
+
+
 def fill_wants(
-    store: Store, wants: Sequence[Want], *, gap: int = 0, parallel: int = 1
+    store: Store,
+    wants: Sequence[Want],
+    *,
+    gap: int = 0,
+    parallel: int = 1,
+    marks: Marks | None = None,
 ) -> None:
-    """Read what is wanted; Damaged, naming tensor and object, where that fails."""
+    """Read what is wanted; Damaged, naming tensor and object, where that fails.
+
+    Files that `marks` knows must be those still, before and after they are read.
+    """
     for want in wants:
         if isinstance(want.tensor.data, np.ndarray):
             _copy_held(want.tensor, want.goals)
     groups = _groups(job for want in wants for job in _jobs(store, want, gap))
     # Planned while it is carried out: a plan of all runs may be large itself.
     while wave := list(islice(groups, _WAVE * parallel)):
-        run_all(lambda group: _carry_out(store, group), wave, parallel=parallel)
+        run_all(
+            lambda group: _carry_out(store, group, marks or {}), wave, parallel=parallel
+        )
     for want in wants:
         if want.tensor.dtype == "bool":
             _refuse_other_bools(store, want)
@@ -99,7 +132,7 @@ def _groups(jobs: Iterator[_Job]) -> Iterator[list[_Job]]:
         yield group
 
 
-def _carry_out(store: Store, group: Sequence[_Job]) -> None:
+def _carry_out(store: Store, group: Sequence[_Job], marks: Marks) -> None:
     with ExitStack() as stack:
         name = group[0].name
         reader = stack.enter_context(store.open(name, trusted=True)) if name else None
@@ -111,6 +144,13 @@ def _carry_out(store: Store, group: Sequence[_Job]) -> None:
                     f"expected memory for {job.nbytes:,} bytes, found none - in "
                     f"{store.url}/{name}: select= less"
                 ) from None
+        # Afterwards: what was written while it was read is found as well.
+        known = marks.get(name) if isinstance(reader, LocalReader) else None
+        if known and _mark(cast(LocalReader, reader).status()) != known:
+            raise Damaged(
+                "expected the file that was there when the checkpoint was opened, "
+                f"found it replaced or changed - in {store.url}/{name}: open it again"
+            )
 
 
 def _jobs(store: Store, want: Want, gap: int) -> Iterator[_Job]:
