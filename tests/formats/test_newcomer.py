@@ -256,4 +256,4 @@ def test_a_run_begins_anew_in_a_folder_of_orbax(tmp_path: Path) -> None:
         for step in run.steps(until=1):
             run.saved(step, state)
     assert ckpt.steps(tmp_path / "run") == [1]
-    assert ckpt.restore(tmp_path / "run")["w"].tolist() == [0, 0]
+    assert ckpt.open(tmp_path / "run").format == "ckpt"
