@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import islice
 from operator import add, mul
@@ -17,12 +16,11 @@ import layouts
 from layouts import Box
 
 from .._errors import Damaged, LimitExceeded
-from .._local_file import LocalReader
-from .._local_store import LocalStore
 from .._read import scatter
 from .._store import CutShort, Reader, Store
 from .._write import run_all
 from ._entry import Array, Blob, Block, Lazy, Tensor
+from ._marks import Marks, check_mark
 from ._strides import (
     c_strides,
     cut_strided,
@@ -45,10 +43,6 @@ _BLOCK_BYTES = 16 << 20
 
 _AROUND_BYTES = 1 << 20
 """How much more than the items a stream may hold: what describes them."""
-
-Mark = tuple[int, int, int]
-"""What another file, or this one written to, does not share: inode, size, time."""
-Marks = dict[str, Mark]
 
 Goal = tuple[Box, Array]
 """A box of a tensor that is wanted, and the buffer for its values."""
@@ -74,22 +68,6 @@ class _Job:
     name: str
     nbytes: int
     work: Callable[[Reader | None], None]
-
-
-def mark_files(store: Store, tensors: Iterable[Tensor | None]) -> Marks:
-    """Return which files of a disk tensors lie in, and what tells each from others."""
-    if not isinstance(store, LocalStore):
-        return {}
-    blocks = (t.data for t in tensors if t is not None and isinstance(t.data, tuple))
-    marks: Marks = {}
-    for name in {block.blob.name for data in blocks for block in data}:
-        with suppress(OSError, ValueError):
-            marks[name] = _mark(os.stat(os.path.join(store.url, name)))
-    return marks
-
-
-def _mark(status: os.stat_result) -> Mark:
-    return status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def fill_wants(
@@ -145,12 +123,7 @@ def _carry_out(store: Store, group: Sequence[_Job], marks: Marks) -> None:
                     f"{store.url}/{name}: select= less"
                 ) from None
         # Afterwards: what was written while it was read is found as well.
-        known = marks.get(name) if isinstance(reader, LocalReader) else None
-        if known and _mark(cast(LocalReader, reader).status()) != known:
-            raise Damaged(
-                "expected the file that was there when the checkpoint was opened, "
-                f"found it replaced or changed - in {store.url}/{name}: open it again"
-            )
+        check_mark(marks, name, reader, url=store.url)
 
 
 def _jobs(store: Store, want: Want, gap: int) -> Iterator[_Job]:

@@ -25,7 +25,8 @@ from .._warn import warn_caller
 from ._collector import hold_collector
 from ._detect import find_catalogue
 from ._entry import Array, Catalogue, Tensor
-from ._fill import SPAN_BYTES, Marks, Want, fill_wants, mark_files
+from ._fill import SPAN_BYTES, Want, fill_wants
+from ._marks import Marks, mark_files
 from ._strides import choose_chunk, held_bytes, is_in_c_order, item_bytes
 
 _REMOTE_GAP = 64 << 10
