@@ -22,10 +22,12 @@ _PREFIX = "checkpoint_"
 _CHUNKED = "__msgpack_chunked_array__"
 _ELSEWHERE = "//GDAPlaceholder:"
 _RANK = 64
-_HEAD = 80
+_HEAD = 128
 """How much of an array is looked at first: more than its shape and dtype take."""
+
 _WIDTHS = {0xCC: 1, 0xCD: 2, 0xCE: 4}
 """Of unsigned numbers; bytes have a length as wide, and a code that is 8 less."""
+
 _NAMES = {name.encode(): name for name in layouts.DTYPES}
 _NDARRAY, _COMPLEX, _SCALAR = 1, 2, 3
 
