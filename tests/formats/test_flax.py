@@ -304,9 +304,9 @@ def test_most_arrays_are_read_as_all_of_msgpack_is(
 def _outcome(read: Callable[[], Tensor]) -> Any:
     try:
         tensor = read()
-        return tensor.dtype, tensor.shape, tensor.data
     except CkptError as error:
         return type(error)
+    return tensor.dtype, tensor.shape, tensor.data
 
 
 def test_a_long_shape_does_not_hide_how_long_an_array_is() -> None:
