@@ -132,8 +132,7 @@ class Checkpoint:
         return (
             f"<p><b>{_html(self._what('step '))}</b> · {len(self)} leaves"
             f" · {self.nbytes:,} bytes · <code>{_html(self.url)}</code></p>"
-            f"<table><tr><th>leaf</th><th>array</th><th>bytes</th></tr>{rows}</table>"
-            f"{note}"
+            f"<table><tr><th>leaf</th><th>array</th><th>bytes</th></tr>{rows}</table>{note}"
         )
 
 
