@@ -10,11 +10,13 @@ from dataclasses import dataclass
 import layouts
 from layouts import Box, Handover, Need, Share
 
-from .._exchange import EXCHANGE_BYTES
 from .._source import Source
 from ._safetensors_items import Item
 from ._safetensors_plan import File, assign_files, cut_item
 from ._safetensors_write import PIECE_BYTES
+
+_HANDED_BYTES = 64 << 20
+"""What is held for a step at most: larger buffers the system maps anew each time."""
 
 _COPIES = 4
 """How often what is handed over in a step is held: here and on a device, out and in."""
@@ -46,7 +48,7 @@ class Plan:
 def plan_parts(files: list[File], processes: int, budget: int | None) -> Plan:
     """Return who writes which files of a set, and in which steps."""
     owners = assign_files(files, processes)
-    held = min(budget or EXCHANGE_BYTES, EXCHANGE_BYTES) // _COPIES
+    held = min(budget or _HANDED_BYTES, _HANDED_BYTES) // _COPIES
     most = max(_LEAST_BYTES, held // processes)
     places: list[Place] = []
     needs: list[Need] = []
