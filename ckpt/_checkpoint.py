@@ -130,9 +130,9 @@ class Checkpoint:
         more = len(self) - 200
         note = f"<p>(+{more} more leaves)</p>" if more > 0 else ""
         return (
-            f"<p><b>{_html(self._what('step '))}</b> · {len(self)} leaves · {self.nbytes:,} bytes"
-            f" · <code>{_html(self.url)}</code></p><table><tr><th>leaf</th>"
-            f"<th>array</th><th>bytes</th></tr>{rows}</table>{note}"
+            f"<p><b>{_html(self._what('step '))}</b> · {len(self)} leaves"
+            f" · {self.nbytes:,} bytes · <code>{_html(self.url)}</code></p>"
+            f"<table><tr><th>leaf</th><th>array</th><th>bytes</th></tr>{rows}</table>{note}"
         )
 
 
