@@ -22,6 +22,7 @@ _COPIES = 4
 """How often what is handed over in a step is held: here and on a device, out and in."""
 
 _LEAST_BYTES = 4096
+"""What a process hands another in a step, or more, however many there are."""
 
 
 @dataclass(frozen=True, slots=True)

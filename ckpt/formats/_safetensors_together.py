@@ -35,6 +35,7 @@ from ._safetensors_parts import Plan, plan_parts
 from ._safetensors_plan import INDEX, choose_infix, plan_files, split_items
 from ._safetensors_write import (
     check_metadata,
+    check_shard,
     commit_set,
     limit_files,
     list_free,
@@ -52,6 +53,7 @@ def write_set_together(
     tree: Any,
     out: PathLike,
     *,
+    step: int | None,
     select: str | Iterable[str] | None,
     rename: Mapping[str, str] | None,
     metadata: Mapping[str, str] | None,
@@ -66,16 +68,13 @@ def write_set_together(
     with joined(barrier_timeout, in_turn=True) as job, withdrawing(job, ["begin"]):
         with job.refusing("begin"):
             check_budget(max_host_bytes)
+            check_shard(max_shard_bytes)
             told = check_metadata(metadata)
-            if max_shard_bytes < 1:
-                raise ValueError(
-                    f"expected max_shard_bytes above 0, found {max_shard_bytes}"
-                )
             store = locate_set(out, options)
             refuse_memory(store, job)
             content = take_content(
                 tree,
-                step=None,
+                step=step,
                 select=select,
                 rename=rename,
                 max_host_bytes=max_host_bytes,
