@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import pickle
 import shutil
 from pathlib import Path
 from typing import Any
@@ -137,7 +138,12 @@ def test_a_file_of_a_checkpoint_stands_for_its_folder(path: str) -> None:
             ckpt.NotFound,
             r"it holds a\.gguf, and nothing of safetensors",
         ),
-        ("x/a.gguf", "x/a.gguf", ckpt.Unsupported, "found a file that is none of them"),
+        (
+            "x/a.gguf",
+            "x/a.gguf",
+            ckpt.Unsupported,
+            "a file of GGUF .*convert it first",
+        ),
     ],
 )
 def test_what_is_no_checkpoint_is_said_to_be_what_it_is(
@@ -158,6 +164,61 @@ def test_a_pointer_of_git_lfs_is_named(tmp_path: Path, name: str) -> None:
     for path in (tmp_path, tmp_path / name):
         with pytest.raises(ckpt.Damaged, match="git lfs pull"):
             ckpt.open(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "said"),
+    [
+        ("x.safetensors", b"<!DOCTYPE html>\n<html>401", "a page of HTML .*download"),
+        ("x.safetensors", b"Entry not found", "the text 'Entry not .*download"),
+        ("x.safetensors", b'{"error":"Repository"}', "the text .*error.*download"),
+        ("x.safetensors", b"", "an empty file .*download it again"),
+        ("x.bin", b"\n<html>401</html>", "a page of HTML .*download it again"),
+        ("x.bin", b"Entry not found", "the text 'Entry not .*download"),
+        ("x.msgpack", b"", "an empty file .*download it again"),
+        ("x.ckpt", b"", "an empty file .*download it again"),
+        ("x.pkl", pickle.dumps({"w": 1}), "a pickle that is none of torch.save's"),
+        ("x.pkl", pickle.dumps({"w": 1}, 0), "a pickle that is none of torch.save's"),
+        ("x.npy", b"\x93NUMPY\x01\x00v\x00", "an array of numpy .*numpy.load"),
+        ("x.npz", b"PK\x03\x04" + bytes(60), "a zip archive .*unpack it first"),
+        ("x.tgz", b"\x1f\x8b\x08" + bytes(60), "what gzip packed .*unpack it first"),
+        ("x.h5", b"\x89HDF\r\n\x1a\n" + bytes(60), "a file of HDF5 .*convert it"),
+        ("x", bytes(range(7, 90)), r"one that starts with b'\\x07"),
+    ],
+)
+def test_what_a_file_is_instead_is_named(
+    tmp_path: Path, name: str, data: bytes, said: str
+) -> None:
+    (tmp_path / name).write_bytes(data)
+    with pytest.raises((ckpt.Damaged, ckpt.Unsupported), match=f"found {said}"):
+        ckpt.open(tmp_path / name)
+
+
+def test_a_shard_that_is_a_page_is_named_and_not_a_whole_one(tmp_path: Path) -> None:
+    shutil.copytree(PEERS / "st_hub_sharded", tmp_path, dirs_exist_ok=True)
+    (tmp_path / "corpus.pt").write_text("not of the model")
+    shard = sorted(tmp_path.glob("*.safetensors"))[1]
+    data = shard.read_bytes()
+    shard.write_bytes(b"<!DOCTYPE html>\n<title>Access denied</title>")
+    with pytest.raises(ckpt.Damaged, match=f"page of HTML - in .*{shard.name}"):
+        ckpt.open(tmp_path)
+    shard.write_bytes(data[:-1])
+    with pytest.raises(ckpt.Damaged, match=f"found 1?[0-9,]+ - in .*{shard.name}"):
+        ckpt.open(tmp_path)
+
+
+def test_a_folder_of_several_names_those_to_choose_from(tmp_path: Path) -> None:
+    for name in ("a.ckpt", "b.ckpt"):
+        shutil.copy(PEERS / "torch_zip" / "model.pt", tmp_path / name)
+    for name in ("checkpoint-500", "deep/checkpoint-1000"):
+        shutil.copytree(PEERS / "st_hub_sharded", tmp_path / name)
+    with pytest.raises(ckpt.NotFound) as caught:
+        ckpt.open(tmp_path)
+    told = str(caught.value)
+    assert told.endswith(
+        "give the path of what it holds, "
+        "a.ckpt, b.ckpt, checkpoint-500, deep/checkpoint-1000"
+    )
 
 
 def test_a_step_that_a_format_does_not_have_is_not_found() -> None:
