@@ -4,6 +4,7 @@ import hashlib
 import json
 import pickle
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ from flax import serialization
 from safetensors.numpy import load_file, save_file
 
 import ckpt
+from ckpt.cli import main
+from ckpt.cli._progress import show_progress
 
 PEERS = Path(__file__).parents[1] / "data" / "peers"
 WEIGHTS = {"a.w": np.arange(64, dtype=np.float32).reshape(8, 8), "b": np.ones(3)}
@@ -267,3 +270,75 @@ def test_a_notebook_shows_whose_checkpoint_it_is() -> None:
     stepped = ckpt.open(PEERS / "ox_v0_manager")
     assert f"{stepped!r}".startswith(f"Checkpoint(orbax, step={stepped.step}, ")
     assert f"<b>orbax, step {stepped.step}</b>" in stepped._repr_html_()
+
+
+Text = pytest.CaptureFixture[str]
+
+
+def test_show_says_that_no_leaf_matches(capsys: Text) -> None:
+    assert main(["show", str(PEERS / "st_flax"), "nothing*"]) == 2
+    assert "found none for 'nothing*'" in capsys.readouterr().err
+
+
+def test_verify_reports_what_does_not_even_open(tmp_path: Path, capsys: Text) -> None:
+    save_file(WEIGHTS, tmp_path / "model.safetensors")
+    with (tmp_path / "model.safetensors").open("r+b") as file:
+        file.truncate(100)
+    assert main(["verify", str(tmp_path)]) == 1
+    assert "model.safetensors" in capsys.readouterr().err
+    assert main(["verify", str(tmp_path), "--json"]) == 1
+    told = json.loads(capsys.readouterr().out)
+    assert (told["ok"], "model.safetensors" in told["damaged"][0]) == (False, True)
+
+
+def test_plan_takes_specs_and_no_axis_twice(tmp_path: Path, capsys: Text) -> None:
+    save_file({"a.w": np.ones((8, 8), np.float32)}, tmp_path / "model.safetensors")
+    plan = ["plan", str(tmp_path), "--mesh", "data=2,model=2", "--processes", "4"]
+    for specs, wanted in (
+        ([], 4 * 256),
+        (["a.*=data,model"], 256),
+        (["a.*=-,model"], 4 * 128),
+        (["a.*=,model"], 4 * 128),
+        (["a.*=data+model"], 256),
+        (["a.*=data", "**="], 4 * 128),
+    ):
+        rules = [x for spec in specs for x in ("--spec", spec)]
+        assert main([*plan, *rules]) == 0
+        rows = capsys.readouterr().out.splitlines()[2:6]
+        assert sum(int(row.split()[2]) for row in rows) == wanted
+    assert main([*plan, "--spec", "a.*"]) == 2
+    assert "expected --spec as GLOB=data,model" in capsys.readouterr().err
+    assert main(["plan", str(tmp_path), "--mesh", "data=2,data=4"]) == 2
+    assert "found 'data' twice" in capsys.readouterr().err
+
+
+def test_diff_takes_a_step_of_each_side(capsys: Text) -> None:
+    path = str(PEERS / "ox_v0_manager")
+    assert main(["diff", path, path, "--left-step", "1", "--right-step", "1"]) == 0
+    assert "step 1 -> " in capsys.readouterr().out
+
+
+def test_what_goes_wrong_under_a_bar_has_its_own_line(
+    tmp_path: Path, capsys: Text, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setitem(sys.modules, "rich.progress", None)
+
+    def fail() -> None:
+        with show_progress("copy") as progress:
+            assert progress is not None
+            progress(1, 2)
+            raise OSError("torn")
+
+    with pytest.raises(OSError, match="torn"):
+        fail()
+    assert capsys.readouterr().err.endswith("50 % of 2 bytes\n")
+    with show_progress("copy"):
+        pass
+    assert capsys.readouterr().err == ""
+
+
+def test_the_version_is_told(capsys: Text) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        main(["--version"])
+    assert capsys.readouterr().out.startswith("ckpt-jax")
