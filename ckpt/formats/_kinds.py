@@ -11,7 +11,8 @@ _START = 512
 _CONVERT = "convert it first, to safetensors say"
 _PART = "give the folder, if it is a part of one"
 _UNPACK = "unpack it first"
-_AGAIN = "download it again, with a token where its page asks for one"
+_FETCH = "download it again"
+_AGAIN = f"{_FETCH}, with a token where its page asks for one"
 _NONE = "a {} that is none of torch.save's"
 _NUMPY = "read it with numpy.load and give the arrays to ckpt.save"
 _PICKLE = (
@@ -93,7 +94,7 @@ def name_kind(start: bytes) -> Kind:
         text = "\0"
     if all(c.isprintable() or c.isspace() for c in text):
         more = "..." if len(text) > 60 else ""
-        return Kind(f"the text {text[:60]!r}{more}", f"{_PART}, or {_AGAIN}")
+        return Kind(f"the text {text[:60]!r}{more}", f"{_PART}, or {_FETCH}")
     return Kind(
         f"one that starts with {start[:8]!r}", f"{_PART}, or {_CONVERT}", ours=True
     )

@@ -210,6 +210,14 @@ def test_a_shard_that_is_a_page_is_named_and_not_a_whole_one(tmp_path: Path) -> 
         ckpt.open(tmp_path)
 
 
+def test_an_index_that_is_cut_off_says_what_to_do(tmp_path: Path) -> None:
+    shutil.copytree(PEERS / "st_hub_sharded", tmp_path, dirs_exist_ok=True)
+    index = tmp_path / "model.safetensors.index.json"
+    index.write_bytes(index.read_bytes()[:100])
+    with pytest.raises(ckpt.Untrusted, match=r"index\.json: fetch it again"):
+        ckpt.open(tmp_path)
+
+
 def test_a_folder_of_several_names_those_to_choose_from(tmp_path: Path) -> None:
     for name in ("a.ckpt", "b.ckpt"):
         shutil.copy(PEERS / "torch_zip" / "model.pt", tmp_path / name)
