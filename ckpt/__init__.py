@@ -9,7 +9,6 @@
 
 from pytree import ABSENT as ABSENT
 
-from ._catalog import latest as latest, steps as steps
 from ._checkpoint import Checkpoint as Checkpoint
 from ._copy import copy as copy
 from ._diff import Change as Change, Diff as Diff, diff as diff
@@ -37,6 +36,7 @@ from ._prune import Keep as Keep, Removed as Removed, prune as prune
 from ._remesh import remesh as remesh
 from ._restore import restore as restore
 from ._save import save as save, save_async as save_async
+from ._steps import latest as latest, steps as steps
 from ._verify import Problem as Problem, Report as Report, verify as verify
 from .resume import Run as Run, every as every
 

@@ -1,10 +1,9 @@
-"""Which steps a run has, and opening the manifest of one of them."""
+"""Where runs are, and opening the manifest of one of their steps."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -21,7 +20,6 @@ from ._errors import (
     Damaged,
     LimitExceeded,
     NotFound,
-    StoreError,
     Unsupported,
     Untrusted,
 )
@@ -74,58 +72,6 @@ def committed_steps(store: Store) -> list[int]:
     """Return the committed steps of a run, ascending; [] where there is no run."""
     found = (layouts.step_of_record(name) for name in store.list("steps"))
     return sorted(step for step in found if step is not None)
-
-
-def steps(
-    path: PathLike | None = None,
-    *,
-    mirror: PathLike | None = None,
-    store_options: GivenOptions | None = None,
-) -> list[int]:
-    """Return the committed steps of a run, ascending; with `mirror` those of both.
-
-    A save that is under way, failed or was killed is never listed.
-    """
-    run = locate(path, store_options)
-    if mirror is None:
-        return committed_steps(run)
-    here, there = steps_of_both(run, locate(mirror, store_options))
-    return sorted({*here, *there})
-
-
-def steps_of_both(near: Store, far: Store) -> tuple[list[int], list[int]]:
-    """Return the steps of a run and of its mirror; when one is silent, with a warning.
-
-    Where the near run has steps, the mirror is given a few seconds.
-    """
-    found: list[list[int]] = []
-    failed: list[StoreError] = []
-    for store in (near, far):
-        try:
-            hurry = store is far and any(found)
-            found.append(committed_steps(store.hurried() if hurry else store))
-        except StoreError as error:
-            found.append([])
-            failed.append(error)
-    if failed and not any(found):
-        raise failed[0]
-    for error in failed:
-        warnings.warn(
-            f"expected to see the steps of two places, found one silent ({error}) - "
-            "only the other is looked at",
-            stacklevel=4,
-        )
-    return found[0], found[1]
-
-
-def latest(
-    path: PathLike | None = None,
-    *,
-    mirror: PathLike | None = None,
-    store_options: GivenOptions | None = None,
-) -> int | None:
-    """Return the newest committed step of a run (or of its mirror), None without."""
-    return max(steps(path, mirror=mirror, store_options=store_options), default=None)
 
 
 @dataclass(frozen=True, slots=True)

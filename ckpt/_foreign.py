@@ -54,3 +54,12 @@ def open_foreign(
     from .formats._open import open_foreign
 
     return open_foreign(path, step, options)
+
+
+def list_foreign_steps(
+    path: str | os.PathLike[str], options: GivenOptions | None
+) -> list[int]:
+    """Return the finished steps of a run of another library, none where it is none."""
+    from .formats._detect import list_steps
+
+    return list_steps(path, options)

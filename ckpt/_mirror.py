@@ -26,7 +26,6 @@ from ._catalog import (
     open_path,
     open_step,
     read_record,
-    steps_of_both,
 )
 from ._checkpoint import Checkpoint
 from ._commit import remove_attempt, remove_step
@@ -42,6 +41,7 @@ from ._errors import (
 from ._job import Job
 from ._notes import find_awaited, forget_awaited
 from ._snapshot import Snapshot
+from ._steps import steps_of_both
 from ._store import Store
 from ._store_options import GivenOptions
 from ._written import Options

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Sequence
 from urllib.parse import unquote
 
-from .._errors import CkptError, Damaged, NotFound, Unsupported
+from .._errors import (
+    CkptError,
+    Damaged,
+    LimitExceeded,
+    NotFound,
+    Unsupported,
+    Untrusted,
+)
 from .._local_store import LocalStore
 from .._store import Store, open_store
 from .._store_options import GivenOptions
@@ -99,6 +107,19 @@ def find_catalogue(
             f"{folder.store.url}: {advice}"
         )
     return None
+
+
+def list_steps(path: str | os.PathLike[str], options: GivenOptions | None) -> list[int]:
+    """Return the finished steps of a run that Orbax or flax wrote, else none."""
+    from ._flax import list_flax_steps
+    from ._orbax import list_orbax_steps
+
+    # What cannot be read as a run is none; a store that fails is a store that fails.
+    with contextlib.suppress(Damaged, Untrusted, Unsupported, LimitExceeded):
+        folder = look_at(path, None, options)
+        if folder is not None and not folder.file:
+            return list_orbax_steps(folder) or list_flax_steps(folder)
+    return []
 
 
 def _check_step(found: Catalogue, step: int | None, url: str) -> None:

@@ -99,6 +99,12 @@ def _choose(folder: Folder) -> tuple[str, int]:
     return _choose_step(folder, prefix, steps)
 
 
+def list_flax_steps(folder: Folder) -> list[int]:
+    """Return the steps of a folder of flax's checkpoints, ascending."""
+    numbered = _numbered(folder.names)
+    return sorted(int(step) for step in numbered.get(_PREFIX, ()) if step % 1 == 0)
+
+
 def _numbered(names: Iterable[str]) -> dict[str, dict[float, str]]:
     """Return files by the steps behind the same beginning, by that."""
     found: dict[str, dict[float, str]] = {}

@@ -9,6 +9,7 @@ on a local disk, where Orbax renames them; in an object store they do not count.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 
 from .._errors import LimitExceeded, NotFound, Unsupported
@@ -45,19 +46,24 @@ def find_orbax(folder: Folder) -> Catalogue | None:
         ) from None
 
 
+def list_orbax_steps(folder: Folder) -> list[int]:
+    """Return the finished steps of a run, ascending; none where it is no run."""
+    groups = _group_steps(folder)
+    steps = _find_steps(folder.store, groups)
+    return sorted(
+        number
+        for number, names in steps.items()
+        if _is_whole(folder.store, names, groups)
+    )
+
+
 def _find(folder: Folder) -> Catalogue | None:
     store, names = folder.store, folder.names
     own = store.url.rstrip("/").rpartition("/")[2]
+    if steps := _group_steps(folder):
+        return _read_run(folder, steps)
     if not has_about(names) and not is_item(names, store):
         below = group(names)
-        steps = {
-            name: inner
-            for name, inner in below.items()
-            if _STEP.fullmatch(name.partition(_UNFINISHED)[0])
-            and (_UNFINISHED in name or is_step(inner, store, below=f"{name}/"))
-        }
-        if steps:
-            return _read_run(folder, steps)
         if not any(is_item(n, store, below=f"{at}/") for at, n in below.items()):
             return None
     if _UNFINISHED in own:
@@ -65,14 +71,32 @@ def _find(folder: Folder) -> Catalogue | None:
     return read_step(Part(store, names), step=_number(own))
 
 
-def _read_run(folder: Folder, groups: dict[str, list[str]]) -> Catalogue:
-    store = folder.store
+def _group_steps(folder: Folder) -> dict[str, list[str]]:
+    """Return what the folders of a run's steps hold; nothing where it is no run."""
+    store, names = folder.store, folder.names
+    if has_about(names) or is_item(names, store):
+        return {}
+    return {
+        name: inner
+        for name, inner in group(names).items()
+        if _STEP.fullmatch(name.partition(_UNFINISHED)[0])
+        and (_UNFINISHED in name or is_step(inner, store, below=f"{name}/"))
+    }
+
+
+def _find_steps(store: Store, groups: dict[str, list[str]]) -> dict[int, list[str]]:
+    """Return the folders of each step that may be whole."""
     steps: dict[int, list[str]] = {}
     for name, inner in groups.items():
-        number = _number(name)
         told = MARK in inner or has_about(inner)
         if _UNFINISHED not in name and (told or not store.is_remote):
-            steps.setdefault(number, []).append(name)
+            steps.setdefault(_number(name), []).append(name)
+    return steps
+
+
+def _read_run(folder: Folder, groups: dict[str, list[str]]) -> Catalogue:
+    store = folder.store
+    steps = _find_steps(store, groups)
     wanted = folder.step
     if wanted is None:
         wanted = _newest(store, steps, groups)
@@ -109,8 +133,12 @@ def _newest(
 ) -> int | None:
     """Return the newest step that is whole; those that are not are taken out."""
     for number in sorted(steps, reverse=True):
-        name = steps[number][0]
-        if len(steps[number]) > 1 or is_whole(store.child(name), groups[name]):
+        if _is_whole(store, steps[number], groups):
             return number
         del steps[number]
     return None
+
+
+def _is_whole(store: Store, names: Sequence[str], groups: dict[str, list[str]]) -> bool:
+    """Tell whether a step is finished; one in two folders is for the caller to see."""
+    return len(names) > 1 or is_whole(store.child(names[0]), groups[names[0]])

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import jax
 
-from .._catalog import PathLike, locate, steps
+from .._catalog import PathLike, locate
 from .._errors import (
     Damaged,
     LimitExceeded,
@@ -19,6 +19,7 @@ from .._errors import (
 )
 from .._job import Post, joined
 from .._restore import restore
+from .._steps import own_steps
 from .._store import Store
 from .._store_options import GivenOptions
 from .._together import spans_processes
@@ -72,7 +73,7 @@ def find_steps(place: Place) -> list[int]:
     with joined(place.barrier_timeout) as job:
 
         def decide(_: list[Post]) -> list[int]:
-            return steps(
+            return own_steps(
                 place.path, mirror=place.mirror, store_options=place.store_options
             )
 

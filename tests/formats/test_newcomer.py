@@ -10,6 +10,7 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
+import orbax.checkpoint as ocp
 import pytest
 from flax import serialization
 from safetensors.numpy import load_file, save_file
@@ -350,3 +351,52 @@ def test_the_version_is_told(capsys: Text) -> None:
     with pytest.raises(SystemExit, match="0"):
         main(["--version"])
     assert capsys.readouterr().out.startswith("ckpt-jax")
+
+
+@pytest.mark.parametrize("zarr3", [False, True])
+def test_the_steps_of_a_run_of_orbax_are_listed(
+    tmp_path: Path, zarr3: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    handler = ocp.PyTreeCheckpointHandler(use_zarr3=zarr3)
+    with ocp.CheckpointManager(
+        tmp_path / "run", ocp.Checkpointer(handler), ocp.CheckpointManagerOptions()
+    ) as manager:
+        for step in (3, 10, 7_000):
+            manager.save(step, {"w": np.full(3, step)})
+            manager.wait_until_finished()
+    (tmp_path / "run" / "7001.orbax-checkpoint-tmp-5").mkdir()
+    assert ckpt.steps(tmp_path / "run") == [3, 10, 7_000]
+    assert ckpt.latest(tmp_path / "run") == 7_000
+    for step in ckpt.steps(tmp_path / "run"):
+        assert ckpt.restore(tmp_path / "run", step=step)["w"][0] == step
+    assert main(["ls", str(tmp_path / "run")]) == 0
+    assert [line.split()[:2] for line in capsys.readouterr().out.splitlines()[1:]] == [
+        [step, "(orbax)"] for step in ("3", "10", "7000")
+    ]
+
+
+def test_the_steps_of_a_run_of_flax_are_listed(tmp_path: Path) -> None:
+    for step in (5, 20):
+        data = serialization.to_bytes({"w": np.full(3, step)})
+        (tmp_path / f"checkpoint_{step}").write_bytes(data)
+    assert ckpt.steps(tmp_path) == [5, 20]
+    assert ckpt.restore(tmp_path, step=5)["w"][0] == 5
+
+
+def test_other_folders_have_no_steps(tmp_path: Path) -> None:
+    assert ckpt.steps(tmp_path / "absent") == ckpt.steps(tmp_path) == []
+    assert ckpt.steps(PEERS / "st_flax") == ckpt.steps(PEERS / "ox_v0_standard") == []
+    (tmp_path / "7").mkdir()
+    (tmp_path / "7" / "note.txt").write_text("no checkpoint")
+    assert ckpt.steps(tmp_path) == []
+
+
+def test_a_run_begins_anew_in_a_folder_of_orbax(tmp_path: Path) -> None:
+    """It resumes what it committed itself, nothing else."""
+    shutil.copytree(PEERS / "ox_v0_manager", tmp_path / "run")
+    with ckpt.Run(tmp_path / "run", save=ckpt.every(steps=1)) as run:
+        state, _ = run.resume({"w": np.zeros(2)})
+        for step in run.steps(until=1):
+            run.saved(step, state)
+    assert ckpt.steps(tmp_path / "run") == [1]
+    assert ckpt.open(tmp_path / "run").format == "ckpt"
