@@ -42,8 +42,8 @@ def find_dcp(folder: Folder) -> Catalogue | None:
     if prefix is None:
         if any(_DATA.fullmatch(name) for name in folder.names):
             raise Damaged(
-                f"Expected .metadata beside the .distcp files in {folder.store.url}, "
-                "found none: this save was never finished."
+                f"expected .metadata beside the .distcp files in {folder.store.url}, "
+                "found none: this save was never finished"
             )
         return None
     names = [n.removeprefix(prefix) for n in folder.names if n.startswith(prefix)]
@@ -103,7 +103,7 @@ def _choose(folder: Folder) -> tuple[str | None, int]:
     if step not in steps:
         shown = ", ".join(map(str, sorted(steps)[-10:]))
         raise NotFound(
-            f"Expected step {step} in {folder.store.url}, found {shown} of PyTorch DCP."
+            f"expected step {step} in {folder.store.url}, found {shown} of PyTorch DCP"
         )
     return steps[step], step
 
@@ -135,10 +135,10 @@ def _tensor(
     else:
         kind = Damaged if _lacks_items(tensor) else Untrusted
         raise kind(
-            f"Expected boxes that cover {tensor.dtype}{list(tensor.shape)} exactly, "
+            f"expected boxes that cover {tensor.dtype}{list(tensor.shape)} exactly, "
             f"found {len(boxes):,} that overlap or leave holes - at "
             f"`{show_place((name,))}`, in {where}: a rank's part is missing, or the "
-            "folder holds parts of several checkpoints."
+            "folder holds parts of several checkpoints"
         )
     blocks: list[Block] = []
     for box in boxes:
