@@ -83,16 +83,7 @@ def gather_bytes(mine: Array) -> Array:
 
     Every process must come here, with as many bytes.
     """
-    mesh = _process_mesh(tuple(cast("list[Any]", jax.devices())))
-    sharded = NamedSharding(mesh, PartitionSpec("process"))
-    count = mesh.devices.size
-    here = next(d for d in mesh.devices.flat if d.process_index == jax.process_index())
-    row = jax.device_put(mine[None], here)
-    shape = (count, len(mine))
-    rows = jax.make_array_from_single_device_arrays(shape, sharded, [row])
-    # The caller's ambient mesh may be of other devices.
-    with jax.set_mesh(mesh):
-        return np.asarray(_spread(mesh)(rows).addressable_data(0))
+    return _move_rows(mine, PartitionSpec())
 
 
 def trade_bytes(mine: Array) -> Array:
@@ -100,14 +91,20 @@ def trade_bytes(mine: Array) -> Array:
 
     `mine` has a row for each process, as long on all of them, who must all come here.
     """
+    return _move_rows(mine, PartitionSpec(None, "process"))[:, 0]
+
+
+def _move_rows(mine: Array, spec: PartitionSpec) -> Array:
+    """Return this process's part of the rows of all, laid by another spec."""
     mesh = _process_mesh(tuple(cast("list[Any]", jax.devices())))
+    sharded = NamedSharding(mesh, PartitionSpec("process"))
     here = next(d for d in mesh.devices.flat if d.process_index == jax.process_index())
     row = jax.device_put(mine[None], here)
     shape = (mesh.devices.size, *mine.shape)
-    sharded = NamedSharding(mesh, PartitionSpec("process"))
     rows = jax.make_array_from_single_device_arrays(shape, sharded, [row])
+    # The caller's ambient mesh may be of other devices.
     with jax.set_mesh(mesh):
-        return np.asarray(_turn(mesh)(rows).addressable_data(0))[:, 0]
+        return np.asarray(_lay_by(mesh, spec)(rows).addressable_data(0))
 
 
 def can_move(dtype: np.dtype[Any] | None) -> bool:
@@ -149,18 +146,9 @@ def _process_mesh(devices: tuple[Any, ...]) -> Mesh:
     return Mesh(np.array(chosen), ("process",))
 
 
-@lru_cache(maxsize=2)
-def _turn(mesh: Mesh) -> Any:
+@lru_cache(maxsize=4)
+def _lay_by(mesh: Mesh, spec: PartitionSpec) -> Any:
     def identity(rows: jax.Array) -> jax.Array:
         return rows
 
-    turned = NamedSharding(mesh, PartitionSpec(None, "process"))
-    return jax.jit(identity, out_shardings=turned)
-
-
-@lru_cache(maxsize=2)
-def _spread(mesh: Mesh) -> Any:
-    def identity(rows: jax.Array) -> jax.Array:
-        return rows
-
-    return jax.jit(identity, out_shardings=NamedSharding(mesh, PartitionSpec()))
+    return jax.jit(identity, out_shardings=NamedSharding(mesh, spec))

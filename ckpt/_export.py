@@ -70,11 +70,10 @@ def save_safetensors(
     if is_shared(tree_or_path):
         from .formats._safetensors_together import write_set_together
 
-        if step is not None:
-            raise ValueError(f"expected step={step} with a path, found a tree")
         return write_set_together(
             tree_or_path,
             out,
+            step=step,
             select=select,
             rename=rename,
             metadata=metadata,

@@ -73,5 +73,5 @@ def latest(
     mirror: PathLike | None = None,
     store_options: GivenOptions | None = None,
 ) -> int | None:
-    """Return the newest committed step of a run (or of its mirror), None without."""
+    """Return the newest of `steps`, None where there is none."""
     return max(steps(path, mirror=mirror, store_options=store_options), default=None)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ._box import Box, Grid, Shape, intersect
-from ._read_share import ALIGNMENT, round_up
+from ._read_share import align, round_up
 from ._share import Holders
 
 
@@ -79,11 +79,12 @@ def share_box(
 def plan_handovers(needs: Sequence[Need], *, most: int) -> list[Handover]:
     """Return in which steps needs are met, none with more than `most` bytes to one.
 
-    That is from one process to one other; a share is at most as large. What a receiver
-    holds itself it is not sent; of other holders the one that has sent the fewest bytes
-    sends it, the lowest number first. A need is met in one step: the first, not before
-    those of an earlier group, in which each of its senders has room, or has sent that
-    receiver nothing yet. So all senders are busy at once, whatever they hold.
+    That is from one process to one other, and more only where one need takes more. What
+    a receiver holds itself it is not sent; of other holders the one that has sent the
+    fewest bytes sends it, the lowest number first. A need is met in one step: the
+    first, not before those of an earlier group, in which each of its senders has room,
+    or has sent that receiver nothing yet. So all senders are busy at once, whatever
+    they hold.
 
     >>> here = Need(0, (Share(Box((0,), (4,)), (0,)),), 1)
     >>> there = Need(0, (Share(Box((4,), (4,)), (1,)),), 1)
@@ -116,7 +117,7 @@ def plan_handovers(needs: Sequence[Need], *, most: int) -> list[Handover]:
             step, used = filled.get((sender, to), (0, 0))
             offset = used if step == at else 0
             parcels[at].append(Parcel(number, share, sender, nbytes, offset))
-            filled[sender, to] = at, offset + _align(nbytes)
+            filled[sender, to] = at, offset + align(nbytes)
     return [
         Handover(tuple(numbers), tuple(sends), _length(sends))
         for numbers, sends in zip(met, parcels, strict=True)
@@ -138,15 +139,11 @@ def _choose_senders(need: Need, sent: dict[int, int]) -> list[tuple[int, int, in
 def _sum_loads(sends: Sequence[tuple[int, int, int]]) -> dict[int, int]:
     loads: dict[int, int] = {}
     for _, sender, nbytes in sends:
-        loads[sender] = loads.get(sender, 0) + _align(nbytes)
+        loads[sender] = loads.get(sender, 0) + align(nbytes)
     return loads
 
 
 def _length(parcels: Sequence[Parcel]) -> int:
-    ends = (parcel.offset + _align(parcel.nbytes) for parcel in parcels)
+    ends = (parcel.offset + align(parcel.nbytes) for parcel in parcels)
     longest = max(ends, default=0)
     return round_up(longest) if longest else 0
-
-
-def _align(nbytes: int) -> int:
-    return -(-nbytes // ALIGNMENT) * ALIGNMENT

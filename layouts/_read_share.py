@@ -17,7 +17,7 @@ from ._mesh import MeshLayout, Spec, piece_boxes, split_counts
 Wants = tuple[tuple[Box, tuple[int, ...]], ...]
 """Distinct boxes of a leaf, and the processes that want each, ascending."""
 
-ALIGNMENT = 64
+_ALIGNMENT = 64
 
 _SHORT_BYTES = 16 << 10
 """Runs of this length are as dear to ask for as to read."""
@@ -295,8 +295,13 @@ def _round(units: Sequence[Unit]) -> Round:
     for unit in units:
         offset = ends.get(unit.reader, 0)
         offsets.append(offset)
-        ends[unit.reader] = offset + -(-unit.nbytes // ALIGNMENT) * ALIGNMENT
+        ends[unit.reader] = offset + align(unit.nbytes)
     return Round(tuple(units), tuple(offsets), round_up(max(ends.values())))
+
+
+def align(nbytes: int) -> int:
+    """Return how much room bytes take, so that views of any dtype may follow them."""
+    return -(-nbytes // _ALIGNMENT) * _ALIGNMENT
 
 
 def round_up(length: int) -> int:

@@ -21,7 +21,7 @@ _holders, _lock = _Holders(), Lock()
 
 
 @contextmanager
-def hold_collector() -> Generator[None, None, None]:
+def hold_collector() -> Generator[None]:
     """Let no collection begin within, in any thread; a caller's own choice stays.
 
     Otherwise each time that a quarter more objects are there, all of the process are

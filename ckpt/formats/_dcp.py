@@ -19,13 +19,16 @@ from ._dcp_item import find_box
 from ._dcp_metadata import Saved, SavedTensor, check_items, read_metadata
 from ._dcp_tree import build_tree
 from ._dcp_values import read_values
-from ._entry import Blob, Block, Catalogue, Check, Folder, Tensor, tiles
+from ._entry import Blob, Block, Catalogue, Check, Folder, Shape, Tensor, tiles
 from ._plain import show_place
 from ._torch import check_torch
 
 _METADATA_BYTES = 512 * 1024 * 1024
 
 _PROVEN = 1000
+"""Shapes with boxes that are remembered: no file can make many of their hashes meet."""
+
+_Proven = tuple[Shape, tuple[layouts.Box, ...]]
 
 _DATA = re.compile(r"__\d+_\d+\.distcp")
 _RANK = re.compile(r"__(\d{1,9})\.metadata")
@@ -66,7 +69,7 @@ def find_dcp(folder: Folder) -> Catalogue | None:
     leaves: dict[str, Any] = {
         name: None for name in order if name in saved.tensors or name in saved.values
     }
-    proven: set[Any] = set()
+    proven: set[_Proven] = set()
     for name, tensor in saved.tensors.items():
         leaves[name] = _tensor(store, saved, name, tensor, where, proven)
     for name, value in read_values(store, saved, notes):
@@ -119,20 +122,15 @@ def _tensor(
     name: str,
     tensor: SavedTensor,
     where: str,
-    proven: set[Any],
+    proven: set[_Proven],
 ) -> Tensor:
     """Return a tensor whose boxes cover it exactly, each found when it is read.
 
     `proven` are shapes with boxes of which that is known: those of layers are alike.
     """
     boxes = tuple(tensor.boxes)
-    if (tensor.shape, boxes) in proven:
-        pass
-    elif tiles(tensor.shape, boxes):
-        # Few enough that no file can make their hashes meet too often.
-        if len(proven) < _PROVEN:
-            proven.add((tensor.shape, boxes))
-    else:
+    is_proven = (tensor.shape, boxes) in proven
+    if not is_proven and not tiles(tensor.shape, boxes):
         kind = Damaged if _lacks_items(tensor) else Untrusted
         raise kind(
             f"expected boxes that cover {tensor.dtype}{list(tensor.shape)} exactly, "
@@ -140,6 +138,8 @@ def _tensor(
             f"`{show_place((name,))}`, in {where}: a rank's part is missing, or the "
             "folder holds parts of several checkpoints"
         )
+    if len(proven) < _PROVEN:
+        proven.add((tensor.shape, boxes))
     blocks: list[Block] = []
     for box in boxes:
         blob = saved.items[name, box.start]

@@ -18,8 +18,8 @@ from ._pickle import decode_pickle
 from ._plain import show_place
 from ._record import Record
 from ._torch_globals import TORCH
+from ._torch_tensor import read_sizes
 
-_RANK = 64
 _BOX_BYTES = 16
 """Each box takes more bytes than this in the metadata, unless one is there twice."""
 
@@ -120,7 +120,7 @@ def _add_entry(saved: Saved, name: str, entry: Any, left: int) -> int:
         saved.values[name] = None
         return 0
     state = _state(entry, "TensorStorageMetadata")
-    dtype, shape = _dtype(state.get("properties")), _sizes(state.get("size"))
+    dtype, shape = _dtype(state.get("properties")), read_sizes(state.get("size"))
     itemsize = layouts.stored_dtype(dtype).itemsize
     if math.prod(n or 1 for n in shape) * itemsize >= 2**62:
         raise LimitExceeded(f"expected less than 2**62 bytes, found {dtype}{shape}")
@@ -137,7 +137,7 @@ def _add_entry(saved: Saved, name: str, entry: Any, left: int) -> int:
         raise Untrusted(f"expected boxes of its own, found {len(chunks):,} shared ones")
     for chunk in chunks:
         known = _state(chunk, "ChunkStorageMetadata")
-        box = Box(_sizes(known.get("offsets")), _sizes(known.get("sizes")))
+        box = Box(read_sizes(known.get("offsets")), read_sizes(known.get("sizes")))
         if not _lies_within(box, shape):
             raise Untrusted(
                 f"expected a box within {shape}, found one of {box.shape} at "
@@ -195,7 +195,7 @@ def _add_item(saved: Saved, index: Any, info: Any, prefix: str) -> str:
     """Add where a box or value is stored, and return its name."""
     key = _state(index, "MetadataIndex")
     name, offset = _text(key.get("fqn")), key.get("offset")
-    start = None if offset is None else _sizes(offset)
+    start = None if offset is None else read_sizes(offset)
     place = _state(info, "_StorageInfo")
     path = _text(place.get("relative_path"))
     if path not in saved.files:
@@ -249,7 +249,7 @@ def check_items(saved: Saved, sizes: dict[str, int | None], *, where: str) -> No
         if blob.offset + blob.length > size:
             raise Damaged(
                 f"expected {blob.length:,} bytes at byte {blob.offset:,} of "
-                f"{blob.name}, found its end at {size:,} - {at(name)}: fetch it again"
+                f"{blob.name}, found its end at {size:,} - {at(name)}: fetch it again."
             )
         if box is not None:
             dtype = saved.tensors[name].dtype
@@ -288,15 +288,3 @@ def _text(value: Any) -> str:
     if type(value) is not str:
         raise Untrusted("expected a name, found another value")
     return value
-
-
-def _sizes(value: Any) -> Shape:
-    if not isinstance(value, tuple):
-        raise Untrusted("expected sizes, found another value")
-    sizes = cast(tuple[Any, ...], value)
-    if len(sizes) > _RANK:
-        raise LimitExceeded(f"expected at most {_RANK} dimensions, found {len(sizes)}")
-    for n in sizes:
-        if type(n) is not int or not 0 <= n < 2**62:
-            raise Untrusted("expected sizes, found another value")
-    return sizes

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from codecs import getincrementaldecoder
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
 import layouts
@@ -22,10 +22,12 @@ _PREFIX = "checkpoint_"
 _CHUNKED = "__msgpack_chunked_array__"
 _ELSEWHERE = "//GDAPlaceholder:"
 _RANK = 64
-_HEAD = 80
+_HEAD = 128
 """How much of an array is looked at first: more than its shape and dtype take."""
+
 _WIDTHS = {0xCC: 1, 0xCD: 2, 0xCE: 4}
 """Of unsigned numbers; bytes have a length as wide, and a code that is 8 less."""
+
 _NAMES = {name.encode(): name for name in layouts.DTYPES}
 _NDARRAY, _COMPLEX, _SCALAR = 1, 2, 3
 
@@ -85,24 +87,44 @@ def _choose(folder: Folder) -> tuple[str, int]:
     if folder.file:
         found = _STEP.fullmatch(folder.file.rpartition("/")[2])
         return folder.file, int(found[1]) if found else 0
-    numbered = _numbered(folder.names)
-    if _PREFIX in numbered:
-        return _choose_step(folder, _PREFIX, numbered[_PREFIX])
-    plain = [n for n in folder.names if n.endswith(".msgpack") and "/" not in n]
-    if len(plain) > 1:
-        return ("flax_model.msgpack" if "flax_model.msgpack" in plain else ""), 0
-    if plain or len(numbered) != 1:
+    run = _find_run(folder.names)
+    if run is None:
+        plain = [n for n in folder.names if _is_plain(n)]
+        if len(plain) > 1:
+            return ("flax_model.msgpack" if "flax_model.msgpack" in plain else ""), 0
         return (plain[0] if plain else ""), 0
-    ((prefix, steps),) = numbered.items()
-    if folder.step is not None and folder.step not in steps:
+    prefix, steps = run
+    if prefix != _PREFIX and folder.step is not None and folder.step not in steps:
         return "", 0
     return _choose_step(folder, prefix, steps)
 
 
 def list_flax_steps(folder: Folder) -> list[int]:
     """Return the steps of a folder of flax's checkpoints, ascending."""
-    numbered = _numbered(folder.names)
-    return sorted(int(step) for step in numbered.get(_PREFIX, ()) if step % 1 == 0)
+    run = _find_run(folder.names)
+    if run is None:
+        return []
+    prefix, steps = run
+    newest = steps[max(steps)]
+    with folder.store.open(newest) as reader:
+        skim = Skim(reader, where=f"{folder.store.url}/{newest}")
+        if prefix != _PREFIX and not _looks_right(skim):
+            return []
+    return sorted(int(step) for step in steps if step % 1 == 0)
+
+
+def _is_plain(name: str) -> bool:
+    return name.endswith(".msgpack") and "/" not in name
+
+
+def _find_run(names: Sequence[str]) -> tuple[str, dict[float, str]] | None:
+    """Return what the names of a run's files begin with, and those by their step."""
+    numbered = _numbered(names)
+    if _PREFIX in numbered:
+        return _PREFIX, numbered[_PREFIX]
+    if len(numbered) != 1 or any(map(_is_plain, names)):
+        return None
+    return next(iter(numbered.items()))
 
 
 def _numbered(names: Iterable[str]) -> dict[str, dict[float, str]]:

@@ -98,13 +98,17 @@ class Machine:
         """Count what was done since the last time, and look at what is held."""
         self.spend(operations)
         self.contain(containers)
-        limits, held = self.limits, len(self.memo) + len(self.far)
-        if held > limits.memo:
-            raise LimitExceeded(f"expected at most {limits.memo} memo entries")
-        if held > _FREE + self.at // 3 + 1:
-            raise LimitExceeded("expected at most one memo entry in 3 bytes")
-        if len(self.stack) > limits.stack:
-            raise LimitExceeded(f"expected at most {limits.stack} values at once")
+        self._check_memo(len(self.memo) + len(self.far))
+        most = self.limits.stack
+        if len(self.stack) > most:
+            raise LimitExceeded(f"expected at most {most} values at once")
+
+    def _check_memo(self, held: int) -> None:
+        """Refuse more memo entries than writers need for so many bytes."""
+        if held > self.limits.memo:
+            raise LimitExceeded(f"expected at most {self.limits.memo} memo entries")
+        if held > _FREE + self.at // _SPARSE + 1:
+            raise LimitExceeded(f"expected at most one memo entry in {_SPARSE} bytes")
 
     def waste(self) -> None:
         """Count an operation that hardly any writer uses."""
@@ -129,11 +133,9 @@ class Machine:
         value, near = self.stack[-1], len(self.memo)
         if index < near:
             self.memo[index] = value
-        elif near + len(self.far) >= self.limits.memo:
-            raise LimitExceeded(f"expected at most {self.limits.memo} memo entries")
-        elif near > _FREE + self.at // 3:
-            raise LimitExceeded("expected at most one memo entry in 3 bytes")
-        elif index == near:
+            return
+        self._check_memo(near + len(self.far) + 1)
+        if index == near:
             self.memo.append(value)
         elif len(self.far) >= _FREE:
             raise LimitExceeded("expected memo entries numbered in order")

@@ -147,7 +147,7 @@ def name_of_path(path: str) -> str:
     return ".".join(map(str, pytree.parse_path(path)))
 
 
-def is_tree(given: Any) -> bool:
+def _is_tree(given: Any) -> bool:
     """Tell whether what is to be written is a tree, not a checkpoint or its path."""
     if isinstance(given, str) or hasattr(given, "__fspath__"):
         return False
@@ -156,7 +156,7 @@ def is_tree(given: Any) -> bool:
 
 def is_shared(given: Any) -> bool:
     """Tell whether it is a tree with arrays on devices of several processes."""
-    if jax.process_count() == 1 or not is_tree(given):
+    if jax.process_count() == 1 or not _is_tree(given):
         return False
     leaves = flatten_tree(given)[0].values()
     return any(is_global(getattr(leaf, "sharding", None)) for leaf in leaves)
@@ -164,7 +164,7 @@ def is_shared(given: Any) -> bool:
 
 def _open(given: Any, step: int | None, options: GivenOptions | None) -> Opened | None:
     """Return the checkpoint that is given itself or by its path; None for a tree."""
-    if not is_tree(given):
+    if not _is_tree(given):
         return open_path(cast("Openable", given), step, options)
     if step is not None:
         raise ValueError(f"expected step={step} with a path, found a tree")
@@ -208,7 +208,8 @@ def _describe(
         return _number(path, value)
     if processes == 1 and not source.is_on_host:
         raise Unsupported(
-            f"`{path}`: expected an array of this process, found one of another"
+            f"`{path}`: expected an array of this process, found one of another: "
+            "let that one call save_safetensors"
         )
     return _make_item(source.leaf, source, None)
 

@@ -44,6 +44,7 @@ from ._safetensors_plan import (
 from ._safetensors_write import (
     PIECE_BYTES,
     check_metadata,
+    check_shard,
     commit_set,
     lay,
     limit_files,
@@ -58,6 +59,7 @@ _COPIES = 4
 """How often what is handed over in a step is held: here and on a device, out and in."""
 
 _LEAST_BYTES = 4096
+"""What a process hands another in a step, or more, however many there are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +87,7 @@ def write_set_together(
     tree: Any,
     out: PathLike,
     *,
+    step: int | None,
     select: str | Iterable[str] | None,
     rename: Mapping[str, str] | None,
     metadata: Mapping[str, str] | None,
@@ -99,16 +102,13 @@ def write_set_together(
     with joined(barrier_timeout, in_turn=True) as job, withdrawing(job, ["begin"]):
         with job.refusing("begin"):
             check_budget(max_host_bytes)
+            check_shard(max_shard_bytes)
             told = check_metadata(metadata)
-            if max_shard_bytes < 1:
-                raise ValueError(
-                    f"expected max_shard_bytes above 0, found {max_shard_bytes}"
-                )
             store = locate_set(out, options)
             refuse_memory(store, job)
             content = take_content(
                 tree,
-                step=None,
+                step=step,
                 select=select,
                 rename=rename,
                 max_host_bytes=max_host_bytes,

@@ -83,9 +83,8 @@ def write_set(
 ) -> tuple[str, ...]:
     """Do what `ckpt.save_safetensors` says."""
     check_budget(max_host_bytes)
+    check_shard(max_shard_bytes)
     told = check_metadata(metadata)
-    if max_shard_bytes < 1:
-        raise ValueError(f"expected max_shard_bytes above 0, found {max_shard_bytes}")
     store = locate_set(out, options)
     names = list_free(store, overwrite=overwrite)
     content = take_content(
@@ -141,6 +140,12 @@ def list_free(store: Store, *, overwrite: bool) -> list[str]:
 def make_infix() -> str:
     """Return what no other set has in the names of its files."""
     return f".{secrets.token_hex(4)}"
+
+
+def check_shard(max_shard_bytes: int) -> None:
+    """Refuse a size of files that none could have."""
+    if max_shard_bytes < 1:
+        raise ValueError(f"expected max_shard_bytes above 0, found {max_shard_bytes}")
 
 
 def check_metadata(metadata: Mapping[str, str] | None) -> dict[str, str]:

@@ -86,8 +86,9 @@ def read_files(
 def find_torch(folder: Folder) -> Catalogue | None:
     """Return what a file of `torch.save` holds, or the only one of a folder.
 
-    A pytorch_model.bin comes before others, and its shards before that, by their index
-    or, without one, by their numbers. What trainers write beside it does not count.
+    An index comes before other files, and shards without one that say of how many they
+    are, unless the whole is there; then a pytorch_model.bin. What trainers write beside
+    it does not count.
     """
     if folder.file:
         return _open_index(folder, folder.file) or _open_file(folder, folder.file)
@@ -97,7 +98,7 @@ def find_torch(folder: Folder) -> Catalogue | None:
     found = [name for name in near if name.endswith(_ENDS)]
     if shards := _find_shards(folder, found):
         return _open_shards(folder, shards)
-    kept = [name for name in found if not _BESIDE.match(name)]
+    kept = [name for name in found if not _BESIDE.fullmatch(name)]
     chosen = next((name for name in _MAIN if name in kept), "")
     if not chosen and len(kept) != 1 and len(found) != 1:
         return None
@@ -133,7 +134,8 @@ def _find_shards(folder: Folder, names: Sequence[str]) -> list[str]:
     if len(sets) != 1 or f"{found[0][1]}.bin" in names:
         return []
     count = int(found[0][3])
-    if {int(match[2]) for match in found} != set(range(1, min(count, 100_000) + 1)):
+    numbers = {int(match[2]) for match in found}
+    if len(found) != count or numbers != set(range(1, len(found) + 1)):
         raise Damaged(
             f"expected {count} files {found[0][1]}-*.bin, found {len(found)} - in "
             f"{folder.store.url}: bring all shards together"

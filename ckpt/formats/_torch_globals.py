@@ -11,6 +11,7 @@ from ._torch_tensor import (
     TENSOR_CLASSES,
     Refused,
     StorageType,
+    read_sizes,
     rebuild_parameter,
     rebuild_typed,
     rebuild_v2,
@@ -105,11 +106,7 @@ def _complex(real: Any, imag: Any = 0.0) -> complex:
 
 
 def _size(sizes: Iterable[Any] = ()) -> tuple[int, ...]:
-    made = tuple(sizes)
-    for n in made:
-        if type(n) is not int or not 0 <= n < 1 << 62:
-            raise Untrusted("expected sizes of a tensor")
-    return made
+    return read_sizes(tuple(sizes))
 
 
 def _device(kind: Any, index: Any = None) -> str:

@@ -15,6 +15,7 @@ from ._zip import Fetch
 _MAGIC = re.compile(
     rb"\x80(?:[\2\3]|[\4\5]\x95.{8})\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19\.", re.DOTALL
 )
+
 HEAD = 32
 """More bytes than the pickle takes that such files begin with."""
 

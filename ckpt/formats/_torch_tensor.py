@@ -9,7 +9,7 @@ from typing import Any, cast
 from layouts import DTYPES, Box
 
 from .._errors import Damaged, LimitExceeded, Untrusted
-from ._entry import Blob, Block, Tensor
+from ._entry import Blob, Block, Shape, Tensor
 from ._record import Global
 
 ITEMSIZES = {name: dtype.itemsize for name, dtype in DTYPES.items()} | {
@@ -77,7 +77,7 @@ def make_tensor(
     """
     if not isinstance(storage, Storage):
         raise Untrusted("expected a tensor over a storage, found another value")
-    shape, strides = _sizes(size), _sizes(stride)
+    shape, strides = read_sizes(size), read_sizes(stride)
     if type(offset) is not int or offset < 0 or len(shape) != len(strides):
         raise Untrusted("expected an offset, sizes and strides of one rank")
     if dtype not in DTYPES:
@@ -195,7 +195,8 @@ def check_size(found: int, expected: int, *, key: str) -> None:
         )
 
 
-def _sizes(value: Any) -> tuple[int, ...]:
+def read_sizes(value: Any) -> Shape:
+    """Return the sizes of an array; Untrusted or LimitExceeded for other values."""
     if not isinstance(value, tuple):
         raise Untrusted("expected sizes, found another value")
     sizes = cast(tuple[Any, ...], value)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ import ckpt
 from ckpt import CkptError, Damaged, LimitExceeded, NotFound, Unsupported, Untrusted
 from ckpt._store import open_store
 from ckpt.formats._entry import Tensor
-from ckpt.formats._flax import find_flax, read_flax
+from ckpt.formats._flax import _read_any, _read_array, find_flax, read_flax
 from ckpt.formats._msgpack import decode_msgpack
 from ckpt.formats._skim import Skim
 
@@ -275,6 +277,45 @@ def test_nothing_but_our_errors_leaves(data: st.DataObject) -> None:
     cut = data.draw(st.integers(0, len(text)) | st.just(len(text)))
     with contextlib.suppress(CkptError):
         read_flax(skim(bytes(text[:cut])), name="y")
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.lists(st.sampled_from([0, 1, 2, 127, 128, 255, 256]), max_size=16),
+    st.sampled_from(["int8", "bool", "float32", "int4", "key<fry>", "", "x" * 40]),
+    st.integers(-2, 2),
+    st.data(),
+)
+def test_most_arrays_are_read_as_all_of_msgpack_is(
+    shape: list[int], dtype: str, more: int, data: st.DataObject
+) -> None:
+    size = min(math.prod(shape), 1 << 14) * (4 if dtype == "float32" else 1)
+    text = bytearray(pack((shape, dtype, bytes(max(0, size + more)))))
+    if data.draw(st.booleans()):
+        at = data.draw(st.integers(0, min(len(text), 90) - 1))
+        text[at] = data.draw(st.integers(0, 255))
+    found = [
+        _outcome(lambda read=read: read(skim(bytes(text)), "y", 0, len(text)))
+        for read in (_read_array, _read_any)
+    ]
+    assert found[0] == found[1]
+
+
+def _outcome(read: Callable[[], Tensor]) -> Any:
+    try:
+        tensor = read()
+    except CkptError as error:
+        return type(error)
+    return tensor.dtype, tensor.shape, tensor.data
+
+
+def test_a_long_shape_does_not_hide_how_long_an_array_is() -> None:
+    """Of the length 65,536 the first two bytes, which end at byte 80, say 1."""
+    head = b"\x93\x9e" + 14 * b"\xce\0\0\0\1" + b"\xa4int8"
+    assert len(head) == 77
+    array = msgpack.ExtType(1, head + b"\xc6\0\1\0\0" + b"a")
+    with pytest.raises(Damaged):
+        read_flax(skim(pack({"a": array})), name="y")
 
 
 def test_files_of_another_prefix_are_the_steps_of_a_run(tmp_path: Path) -> None:

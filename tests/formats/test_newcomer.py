@@ -375,10 +375,11 @@ def test_the_steps_of_a_run_of_orbax_are_listed(
     ]
 
 
-def test_the_steps_of_a_run_of_flax_are_listed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("prefix", ["checkpoint_", "run-"])
+def test_the_steps_of_a_run_of_flax_are_listed(tmp_path: Path, prefix: str) -> None:
     for step in (5, 20):
         data = serialization.to_bytes({"w": np.full(3, step)})
-        (tmp_path / f"checkpoint_{step}").write_bytes(data)
+        (tmp_path / f"{prefix}{step}").write_bytes(data)
     assert ckpt.steps(tmp_path) == [5, 20]
     assert ckpt.restore(tmp_path, step=5)["w"][0] == 5
 
@@ -388,6 +389,8 @@ def test_other_folders_have_no_steps(tmp_path: Path) -> None:
     assert ckpt.steps(PEERS / "st_flax") == ckpt.steps(PEERS / "ox_v0_standard") == []
     (tmp_path / "7").mkdir()
     (tmp_path / "7" / "note.txt").write_text("no checkpoint")
+    assert ckpt.steps(tmp_path) == []
+    (tmp_path / "part_1").write_text("no checkpoint")
     assert ckpt.steps(tmp_path) == []
 
 

@@ -538,6 +538,14 @@ def test_what_trainers_write_beside_a_model_does_not_count(
     assert "training_args.bin" in opened.notes[-1]
 
 
+def test_a_model_is_not_taken_for_what_its_name_begins_with(tmp_path: Path) -> None:
+    shutil.copy(ZIP, tmp_path / "optimizer.pt.ckpt")
+    (tmp_path / "scheduler.pt").write_bytes(b"not read")
+    opened = find_torch(folder(tmp_path))
+    assert opened is not None
+    assert opened.objects == ("optimizer.pt.ckpt",)
+
+
 def write_pickle(path: Path, value: Any) -> None:
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("a/data.pkl", pickle.dumps(value, 2))

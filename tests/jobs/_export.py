@@ -79,6 +79,8 @@ def export_with(out: str, change: str) -> list[str]:
             options["rename"] = {"host": "other"}
         if change == "leaf":
             tree["number"] = "text"
+        if change == "step":
+            options["step"] = 3
     ckpt.save_safetensors(tree, out, barrier_timeout=30.0, **options)
     return sorted(os.listdir(out))
 
