@@ -10,7 +10,10 @@ import sys
 import warnings
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any, cast
+
+from jax.sharding import PartitionSpec
 
 import ckpt
 import pytree
@@ -53,6 +56,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m ckpt",
         description=f"Checkpoints of JAX trees, and of others: {FORMATS}.",
     )
+    parser.add_argument("--version", action="version", version=_version())
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     def add(name: str, work: Any, text: str, *, paths: int = 1) -> Any:
@@ -75,10 +79,14 @@ def _parser() -> argparse.ArgumentParser:
     plan.add_argument("--mesh", required=True, help="e.g. data=4,model=2")
     plan.add_argument("--processes", type=int, help="how many hosts read")
     plan.add_argument("--select", action="append", help="only these paths (a glob)")
+    text = "how arrays lie, e.g. 'layers.*=data,model'; no axis, or - : not cut"
+    plan.add_argument("--spec", action="append", metavar="GLOB=AXES", help=text)
     plan.add_argument("--cast", choices=["lossy"], help="as restore's cast=")
     for command in (show, verify, plan):
         command.add_argument("--step", type=int, help="default: the newest")
-    add("diff", _diff, "compare two checkpoints, values bit by bit", paths=2)
+    diff = add("diff", _diff, "compare two checkpoints, values bit by bit", paths=2)
+    for side in ("left", "right"):
+        diff.add_argument(f"--{side}-step", type=int, help="default: the newest")
     copy = add("copy", _copy, "copy a run's steps into another run", paths=0)
     copy.add_argument("source", help=_PATH)
     copy.add_argument("target", help="the run to copy into")
@@ -92,7 +100,10 @@ def _parser() -> argparse.ArgumentParser:
     export.add_argument("--select", action="append", help="only these paths (a glob)")
     text = "give paths other names, e.g. '*/fp32=*'"
     export.add_argument("--rename", action="append", metavar="OLD=NEW", help=text)
-    export.add_argument("--max-shard-bytes", type=int, default=5_000_000_000)
+    text = "the most of one file (default: 5000000000)"
+    export.add_argument(
+        "--max-shard-bytes", type=int, default=5_000_000_000, metavar="N", help=text
+    )
     export.add_argument("--overwrite", action="store_true", help="replace a set")
     drain = add("drain", _drain, "finish what saves with mirror= have left", paths=0)
     drain.add_argument("path", help="the run that was saved to")
@@ -106,6 +117,13 @@ def _parser() -> argparse.ArgumentParser:
     for command in (copy, drain, export):
         command.add_argument("--json", action="store_true", help="for machines")
     return parser
+
+
+def _version() -> str:
+    try:
+        return f"ckpt-jax {version('ckpt-jax')}"
+    except PackageNotFoundError:
+        return "ckpt-jax, from a checkout"
 
 
 def _safe(text: str) -> str:
@@ -152,7 +170,8 @@ def _ls(arguments: Any) -> int:
         except ckpt.NotFound as error:
             # No failure: a run may begin there yet.
             _complain(str(error))
-    lines = [f"{'step':>10} {'saved (UTC)':19} {'leaves':>8} {'bytes':>16}  metrics"]
+    head = f"{'step':>10} {'saved (UTC)':19} {'leaves':>8} {'bytes':>16}  metrics"
+    lines = [head] if rows else []
     for row in rows:
         shown = ", ".join(f"{k}={v}" for k, v in row.get("metrics", {}).items())
         # One line a step, whatever the names of its metrics hold.
@@ -196,14 +215,19 @@ def _show(arguments: Any) -> int:
     found = ckpt.open(arguments.path, step=arguments.step)
     chosen = pytree.compile_globs(arguments.glob or ["**"])
     leaves = [leaf for leaf in found.manifest.leaves if chosen(leaf.path)]
+    if arguments.glob and not leaves:
+        raise ValueError(
+            f"expected globs that match a leaf, found none for "
+            f"{', '.join(map(repr, arguments.glob))} - in {found.url}: leave them out "
+            "to see all"
+        )
     rows = [
         {"path": x.path, "kind": x.kind, "dtype": x.dtype, "shape": x.shape}
         | {"layout": describe(x), "bytes": x.nbytes}
         for x in leaves
     ]
     width = max((len(x.path) for x in leaves), default=0)
-    told = "" if found.format == "ckpt" else f"{found.format}: "
-    lines = [f"{told}{found}"]
+    lines = [str(found)]
     lines += [f"{x.path:<{width}} {x.nbytes:>16,}  {describe(x)}" for x in leaves]
     lines += [
         f"{a:<{width}} {'tied':>16}  {b}"
@@ -214,7 +238,17 @@ def _show(arguments: Any) -> int:
 
 
 def _verify(arguments: Any) -> int:
-    report = ckpt.verify(arguments.path, step=arguments.step)
+    try:
+        report = ckpt.verify(arguments.path, step=arguments.step)
+    except ckpt.Damaged as error:
+        if arguments.json:
+            # So damaged that nothing of it opens: a report all the same.
+            told = {"ok": False, "step": arguments.step, "objects": 0, "bytes": 0}
+            lists = {"damaged": [str(error)], "missing": [], "orphans": []}
+            _print(arguments, told | lists, "")
+        else:
+            _complain(str(error))
+        return 1
     value = {
         "ok": report.ok,
         "step": report.step,
@@ -234,12 +268,17 @@ def _plan(arguments: Any) -> int:
         name, _, size = item.partition("=")
         if not size.isdigit():
             raise ValueError(f"expected --mesh as data=4,model=2, found {item!r}")
+        if name in mesh:
+            raise ValueError(
+                f"expected --mesh with each axis once, found {name!r} twice"
+            )
         mesh[name] = int(size)
     plan = ckpt.plan(
         arguments.path,
         mesh,
         step=arguments.step,
         processes=arguments.processes,
+        specs=_specs(arguments.spec or []) or None,
         select=arguments.select,
         cast=arguments.cast or False,
     )
@@ -259,8 +298,30 @@ def _plan(arguments: Any) -> int:
     return 0
 
 
+def _specs(rules: list[str]) -> dict[str, PartitionSpec]:
+    """Return specs by glob; an axis that is several is written `data+model`."""
+    specs: dict[str, PartitionSpec] = {}
+    for rule in rules:
+        glob, _, axes = rule.rpartition("=")
+        if not glob:
+            raise ValueError(f"expected --spec as GLOB=data,model, found {rule!r}")
+        parts = [tuple(x.split("+")) for x in axes.split(",")] if axes else []
+        specs[glob] = PartitionSpec(
+            *(
+                None if x in (("",), ("-",)) else x[0] if len(x) == 1 else x
+                for x in parts
+            )
+        )
+    return specs
+
+
 def _diff(arguments: Any) -> int:
-    found = ckpt.diff(arguments.path, arguments.other)
+    found = ckpt.diff(
+        arguments.path,
+        arguments.other,
+        left_step=arguments.left_step,
+        right_step=arguments.right_step,
+    )
     rows = [
         {"path": c.path, "kind": c.kind, "left": c.left, "right": c.right}
         | {"count": c.count, "max_abs": c.max_abs}

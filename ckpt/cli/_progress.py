@@ -24,8 +24,11 @@ def show_progress(text: str) -> Generator[Callable[[int, int], None] | None]:
             TransferSpeedColumn,
         )
     except ImportError:
-        yield _print_line(text)
-        print(file=sys.stderr)
+        line = _Line(text)
+        try:
+            yield line.update
+        finally:
+            line.end()
         return
     columns = (
         TextColumn("{task.description}"),
@@ -39,15 +42,20 @@ def show_progress(text: str) -> Generator[Callable[[int, int], None] | None]:
         yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
-def _print_line(text: str) -> Callable[[int, int], None]:
-    shown = -1
+class _Line:
+    """One line that is written again for each percent."""
 
-    def update(done: int, total: int) -> None:
-        nonlocal shown
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.shown = -1
+
+    def update(self, done: int, total: int) -> None:
         percent = done * 100 // total if total else 100
-        if percent != shown:
-            shown = percent
-            line = f"\r{text}: {percent:3} % of {total:,} bytes"
+        if percent != self.shown:
+            self.shown = percent
+            line = f"\r{self.text}: {percent:3} % of {total:,} bytes"
             print(line, end="", file=sys.stderr, flush=True)
 
-    return update
+    def end(self) -> None:
+        if self.shown >= 0:
+            print(file=sys.stderr)

@@ -45,8 +45,8 @@ def find_dcp(folder: Folder) -> Catalogue | None:
     if prefix is None:
         if any(_DATA.fullmatch(name) for name in folder.names):
             raise Damaged(
-                f"Expected .metadata beside the .distcp files in {folder.store.url}, "
-                "found none: this save was never finished."
+                f"expected .metadata beside the .distcp files in {folder.store.url}, "
+                "found none: this save was never finished"
             )
         return None
     names = [n.removeprefix(prefix) for n in folder.names if n.startswith(prefix)]
@@ -106,7 +106,7 @@ def _choose(folder: Folder) -> tuple[str | None, int]:
     if step not in steps:
         shown = ", ".join(map(str, sorted(steps)[-10:]))
         raise NotFound(
-            f"Expected step {step} in {folder.store.url}, found {shown} of PyTorch DCP."
+            f"expected step {step} in {folder.store.url}, found {shown} of PyTorch DCP"
         )
     return steps[step], step
 
@@ -133,10 +133,10 @@ def _tensor(
     if not is_proven and not tiles(tensor.shape, boxes):
         kind = Damaged if _lacks_items(tensor) else Untrusted
         raise kind(
-            f"Expected boxes that cover {tensor.dtype}{list(tensor.shape)} exactly, "
+            f"expected boxes that cover {tensor.dtype}{list(tensor.shape)} exactly, "
             f"found {len(boxes):,} that overlap or leave holes - at "
             f"`{show_place((name,))}`, in {where}: a rank's part is missing, or the "
-            "folder holds parts of several checkpoints."
+            "folder holds parts of several checkpoints"
         )
     if len(proven) < _PROVEN:
         proven.add((tensor.shape, boxes))

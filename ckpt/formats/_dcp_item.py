@@ -46,7 +46,7 @@ def find_box(
         kind = Damaged if isinstance(error, CutShort) else type(error)
         shown = f"`{show_place((name,))}`"
         text = str(error).replace("at ``", f"at {shown}")
-        text = text if shown in text else f"{text} This is a box of {shown}."
+        text = text if shown in text else f"{text} (a box of {shown})"
         raise kind(text) from error
 
 
@@ -67,8 +67,8 @@ def _find_box(
         if isinstance(tensor, Tensor):
             found = f"{tensor.dtype}{list(tensor.shape)}"
         raise Damaged(
-            f"Expected {dtype}{list(shape)}, found {found} - at byte {blob.offset:,} "
-            f"in {where}: metadata and data are not of one checkpoint."
+            f"expected {dtype}{list(shape)}, found {found} - at byte {blob.offset:,} "
+            f"in {where}: metadata and data are not of one checkpoint"
         )
     if isinstance(tensor.data, np.ndarray):
         return tensor.data
@@ -109,11 +109,11 @@ def _look_in(head: bytes, blob: Blob) -> Tensor | None:
         name = top + b"/data/" + key.encode()
         at = head.find(name) - _LOCAL.size
         if at < 0 or head[at : at + 4] != b"PK\3\4":
-            raise Damaged("Expected the header of a storage, found none")
+            raise Damaged("expected the header of a storage, found none")
         header = _LOCAL.unpack_from(head, at)
         begin = at + _LOCAL.size + header[9] + header[10]
         if header[9] != len(name) or header[3] or begin + size > blob.length:
-            raise Damaged("Expected the header of a storage, found another")
+            raise Damaged("expected the header of a storage, found another")
         return Storage(kind, blob, begin, size)
 
     try:
@@ -137,6 +137,6 @@ def _view(data: bytes, block: Block, dtype: str) -> Array:
         + stored.itemsize
     )
     if block.offset + last > len(data):
-        raise Damaged(f"Expected more bytes of an item, found {len(data):,}.")
+        raise Damaged(f"expected more bytes of an item, found {len(data):,}")
     plain = np.ndarray(shape, stored, data, block.offset, strides)
     return plain.view(layouts.dtype_of(dtype))

@@ -96,8 +96,8 @@ def read_metadata(data: bytes, saved: Saved, *, prefix: str, where: str) -> None
     value, end = decode_pickle(data, globals=TORCH | _CLASSES, where=where)
     if end != len(data):
         raise Untrusted(
-            f"Expected the end of a pickle at byte {end:,}, found {len(data) - end:,} "
-            f"more bytes in {where}."
+            f"expected the end of a pickle at byte {end:,}, found {len(data) - end:,} "
+            f"more bytes in {where}"
         )
     name, left = "", len(data) // _BOX_BYTES
     try:
@@ -109,40 +109,38 @@ def read_metadata(data: bytes, saved: Saved, *, prefix: str, where: str) -> None
         for index, info in _pairs(state.get("storage_data")):
             name = _add_item(saved, index, info, prefix)
     except CkptError as error:
-        raise type(error)(
-            f"{error} - at `{show_place((name,))}`, in {where}."
-        ) from None
+        raise type(error)(f"{error} - at `{show_place((name,))}`, in {where}") from None
 
 
 def _add_entry(saved: Saved, name: str, entry: Any, left: int) -> int:
     """Add a tensor or value; return how many boxes it has, of the `left` ones."""
     if isinstance(entry, Record) and entry.name == "BytesStorageMetadata":
         if name in saved.tensors:
-            raise Untrusted("Expected a tensor or a value, found both")
+            raise Untrusted("expected a tensor or a value, found both")
         saved.values[name] = None
         return 0
     state = _state(entry, "TensorStorageMetadata")
     dtype, shape = _dtype(state.get("properties")), read_sizes(state.get("size"))
     itemsize = layouts.stored_dtype(dtype).itemsize
     if math.prod(n or 1 for n in shape) * itemsize >= 2**62:
-        raise LimitExceeded(f"Expected less than 2**62 bytes, found {dtype}{shape}")
+        raise LimitExceeded(f"expected less than 2**62 bytes, found {dtype}{shape}")
     tensor = saved.tensors.setdefault(name, SavedTensor(dtype, shape))
     if (tensor.dtype, tensor.shape) != (dtype, shape) or name in saved.values:
         raise Untrusted(
-            f"Expected one dtype and shape, found {tensor.dtype}{list(tensor.shape)} "
+            f"expected one dtype and shape, found {tensor.dtype}{list(tensor.shape)} "
             f"and {dtype}{list(shape)}"
         )
     chunks = cast(list[Any], state.get("chunks"))
     if not isinstance(state.get("chunks"), list):
-        raise Untrusted("Expected a list of boxes, found another value")
+        raise Untrusted("expected a list of boxes, found another value")
     if len(chunks) > left:
-        raise Untrusted(f"Expected boxes of its own, found {len(chunks):,} shared ones")
+        raise Untrusted(f"expected boxes of its own, found {len(chunks):,} shared ones")
     for chunk in chunks:
         known = _state(chunk, "ChunkStorageMetadata")
         box = Box(read_sizes(known.get("offsets")), read_sizes(known.get("sizes")))
         if not _lies_within(box, shape):
             raise Untrusted(
-                f"Expected a box within {shape}, found one of {box.shape} at "
+                f"expected a box within {shape}, found one of {box.shape} at "
                 f"{box.start}"
             )
         if 0 not in box.shape:
@@ -162,35 +160,35 @@ def _lies_within(box: Box, shape: Shape) -> bool:
 def _dtype(properties: Any) -> str:
     """Return the dtype of tensor properties, which are pickled as a tuple."""
     if not isinstance(properties, Record) or properties.name != "TensorProperties":
-        raise Untrusted("Expected the properties of a tensor, found another value")
+        raise Untrusted("expected the properties of a tensor, found another value")
     state = properties.state
     if isinstance(state, dict):
         known = cast(dict[str, Any], state)
         state = known.get("dtype"), known.get("layout", "torch.strided")
     if not isinstance(state, tuple) or len(cast(tuple[Any, ...], state)) < 2:
-        raise Untrusted("Expected the properties of a tensor, found another value")
+        raise Untrusted("expected the properties of a tensor, found another value")
     dtype, layout = cast(tuple[Any, ...], state)[:2]
     if layout != "torch.strided" or type(dtype) is not str:
         raise Unsupported(
-            f"Expected a dense tensor, found {str(layout)[:80]!a}: save it as one"
+            f"expected a dense tensor, found {str(layout)[:80]!a}: save it as one"
         )
     if dtype not in layouts.DTYPES:
-        raise Unsupported(f"Expected a dtype that JAX has, found torch.{dtype[:80]}")
+        raise Unsupported(f"expected a dtype that JAX has, found torch.{dtype[:80]}")
     return dtype
 
 
 def _add_path(saved: Saved, name: str, path: Any) -> None:
     parts = cast(tuple[Any, ...], path)
     if not isinstance(path, tuple):
-        raise Untrusted("Expected keys and positions as a path, found another value")
+        raise Untrusted("expected keys and positions as a path, found another value")
     if len(parts) > DEPTH:
-        raise LimitExceeded(f"Expected at most {DEPTH} levels, found {len(parts)}")
+        raise LimitExceeded(f"expected at most {DEPTH} levels, found {len(parts)}")
     if not all(type(p) in (str, int) for p in parts):
-        raise Untrusted("Expected keys and positions as a path, found another value")
+        raise Untrusted("expected keys and positions as a path, found another value")
     if not parts or any(type(p) is int and p < 0 for p in parts):
-        raise Untrusted("Expected keys and positions from 0 as a path, found others")
+        raise Untrusted("expected keys and positions from 0 as a path, found others")
     if saved.paths.setdefault(name, parts) != parts:
-        raise Untrusted(f"Expected one path, found {parts!a:.200}")
+        raise Untrusted(f"expected one path, found {parts!a:.200}")
 
 
 def _add_item(saved: Saved, index: Any, info: Any, prefix: str) -> str:
@@ -202,13 +200,13 @@ def _add_item(saved: Saved, index: Any, info: Any, prefix: str) -> str:
     path = _text(place.get("relative_path"))
     if path not in saved.files:
         if "/" in check_name(path):
-            raise Untrusted(f"Expected an object in one folder, found {path!a}")
+            raise Untrusted(f"expected an object in one folder, found {path!a}")
         saved.files.add(path)
     first, length = place.get("offset"), place.get("length")
     for number in (first, length):
         if type(number) is not int or not 0 <= number < 2**62:
             raise Untrusted(
-                "Expected where an item begins and ends, found other values"
+                "expected where an item begins and ends, found other values"
             )
     codec = _codec(place.get("transform_descriptors"))
     blob = Blob(prefix + path, cast(int, first), cast(int, length), codec)
@@ -228,7 +226,7 @@ def _codec(descriptors: Any) -> Any:
         if kind == _ZSTD and version.partition(".")[0] == "1":
             return "zstd"
     raise Unsupported(
-        f"Expected items as they are or {_ZSTD}/1, found {descriptors!a:.100}: save "
+        f"expected items as they are or {_ZSTD}/1, found {descriptors!a:.100}: save "
         "the checkpoint again without such extensions"
     )
 
@@ -244,13 +242,13 @@ def check_items(saved: Saved, sizes: dict[str, int | None], *, where: str) -> No
     for name, box in chain(wanted, ((name, None) for name in saved.values)):
         blob = saved.items.get((name, None if box is None else box.start))
         if blob is None:
-            raise Damaged(f"Expected an item for each box, found none - {at(name)}.")
+            raise Damaged(f"expected an item for each box, found none - {at(name)}")
         size = sizes.get(blob.name)
         if size is None:
-            raise Damaged(f"Expected the object {blob.name}, found none - {at(name)}.")
+            raise Damaged(f"expected the object {blob.name}, found none - {at(name)}")
         if blob.offset + blob.length > size:
             raise Damaged(
-                f"Expected {blob.length:,} bytes at byte {blob.offset:,} of "
+                f"expected {blob.length:,} bytes at byte {blob.offset:,} of "
                 f"{blob.name}, found its end at {size:,} - {at(name)}: fetch it again."
             )
         if box is not None:
@@ -258,35 +256,35 @@ def check_items(saved: Saved, sizes: dict[str, int | None], *, where: str) -> No
             nbytes = box.size * layouts.stored_dtype(dtype).itemsize
             if nbytes > blob.length * (1 if blob.codec is None else _INFLATION):
                 raise Untrusted(
-                    f"Expected an item of {nbytes:,} bytes or more, found "
-                    f"{blob.length:,} in {blob.name} - {at(name)}."
+                    f"expected an item of {nbytes:,} bytes or more, found "
+                    f"{blob.length:,} in {blob.name} - {at(name)}"
                 )
         blobs.append((blob.name, blob.offset, blob.offset + blob.length, name))
     blobs.sort()
     for (one, _, stop, first), (other, start, _, second) in pairwise(blobs):
         if one == other and start < stop:
             raise Untrusted(
-                f"Expected items apart, found those of `{show_place((first,))}` and "
-                f"`{show_place((second,))}` at byte {start:,} of {one}, in {where}."
+                f"expected items apart, found those of `{show_place((first,))}` and "
+                f"`{show_place((second,))}` at byte {start:,} of {one}, in {where}"
             )
 
 
 def _state(value: Any, name: str) -> dict[str, Any]:
     """Return the attributes of an object of a class."""
     if not isinstance(value, Record) or value.name != name:
-        raise Untrusted(f"Expected a {name}, found another value")
+        raise Untrusted(f"expected a {name}, found another value")
     if not isinstance(value.state, dict):
-        raise Untrusted(f"Expected the attributes of a {name}, found none")
+        raise Untrusted(f"expected the attributes of a {name}, found none")
     return cast(dict[str, Any], value.state)
 
 
 def _pairs(value: Any) -> Iterable[tuple[Any, Any]]:
     if not isinstance(value, dict):
-        raise Untrusted("Expected a dict, found another value")
+        raise Untrusted("expected a dict, found another value")
     return cast(dict[Any, Any], value).items()
 
 
 def _text(value: Any) -> str:
     if type(value) is not str:
-        raise Untrusted("Expected a name, found another value")
+        raise Untrusted("expected a name, found another value")
     return value

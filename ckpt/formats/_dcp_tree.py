@@ -57,14 +57,14 @@ def _finish(node: _Node, path: tuple[Any, ...], where: str) -> Any:
     length = max(made) + 1
     if length > 4 * positions + 1000:
         raise Untrusted(
-            f"Expected a list, found position {length - 1:,} among {positions:,} - at "
-            f"`{show_place(path)}`, in {where}."
+            f"expected a list, found position {length - 1:,} among {positions:,} - at "
+            f"`{show_place(path)}`, in {where}"
         )
     return [made.get(n, {}) for n in range(length)]
 
 
 def _contradiction(path: tuple[Any, ...], where: str) -> Untrusted:
     return Untrusted(
-        f"Expected each path once, and either keys or positions below it, found both - "
-        f"at `{show_place(path)}`, in {where}: do not trust this file."
+        f"expected each path once, and either keys or positions below it, found both - "
+        f"at `{show_place(path)}`, in {where}: do not trust this file"
     )

@@ -40,8 +40,8 @@ def read_values(
     total = sum(blob.length for blob in wanted)
     if total > _VALUE_BYTES:
         raise LimitExceeded(
-            f"Expected at most {_VALUE_BYTES:,} bytes of plain values, found {total:,} "
-            f"in {store.url}."
+            f"expected at most {_VALUE_BYTES:,} bytes of plain values, found {total:,} "
+            f"in {store.url}"
         )
     data: dict[Blob, bytes] = {}
     for part in run_all(

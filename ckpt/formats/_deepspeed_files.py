@@ -72,8 +72,8 @@ def _choose(folder: Folder, tops: list[str]) -> str:
             if _step_of(top) == folder.step:
                 return top
         raise NotFound(
-            f"Expected step {folder.step}, found the tags "
-            f"{', '.join(top[:-1] for top in tops[:20])} - in {folder.store.url}."
+            f"expected step {folder.step}, found the tags "
+            f"{', '.join(top[:-1] for top in tops[:20])} - in {folder.store.url}"
         )
     for pointer in ("latest", "latest_universal"):
         if not folder.has(pointer):
@@ -82,9 +82,9 @@ def _choose(folder: Folder, tops: list[str]) -> str:
         tag = check_name(str(text, "utf-8", "replace").strip())
         if f"{tag}/" not in tops:
             raise Damaged(
-                f"Expected the files of {tag}, found none - named in "
+                f"expected the files of {tag}, found none - named in "
                 f"{folder.store.url}/{pointer}: the save did not finish, or the folder "
-                "was removed; ask for another step."
+                "was removed; ask for another step"
             )
         return f"{tag}/"
     return max(tops, key=lambda top: (_step_of(top), top))
@@ -121,9 +121,9 @@ def _classify(names: tuple[str, ...], top: str, *, store: Store) -> Tag:
         other.add("tensor parallelism")
     if other and not atoms:
         raise Unsupported(
-            f"Expected a DeepSpeed checkpoint of data parallelism, found "
+            f"expected a DeepSpeed checkpoint of data parallelism, found "
             f"{', '.join(sorted(other))} - in {store.url}/{top}: convert it with "
-            "deepspeed.checkpoint.ds_to_universal."
+            "deepspeed.checkpoint.ds_to_universal"
         )
     return Tag(
         top,
@@ -138,5 +138,5 @@ def _classify(names: tuple[str, ...], top: str, *, store: Store) -> Tag:
 
 def _add(found: dict[tuple[int, int], str], rank: tuple[int, int], name: str) -> None:
     if rank in found:
-        raise Untrusted(f"Expected one file of a rank, found {found[rank]} and {name}.")
+        raise Untrusted(f"expected one file of a rank, found {found[rank]} and {name}")
     found[rank] = name

@@ -57,7 +57,7 @@ _FLAT = {
 
 def _stage(value: Any) -> int:
     if type(value) is not int:
-        raise Untrusted("Expected the number of a ZeRO stage")
+        raise Untrusted("expected the number of a ZeRO stage")
     return value
 
 
@@ -77,8 +77,8 @@ def naming_oddities(where: str) -> Generator[None]:
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as odd:
         # The last guard: whatever the files hold, it is they that are wrong.
         raise Untrusted(
-            f"Expected a checkpoint of DeepSpeed, found odd values "
-            f"({type(odd).__name__}) - in {where}."
+            f"expected a checkpoint of DeepSpeed, found odd values "
+            f"({type(odd).__name__}) - in {where}"
         ) from odd
 
 

@@ -19,6 +19,7 @@ from .._local_store import LocalStore
 from .._store import Store, open_store
 from .._store_options import GivenOptions
 from ._entry import Catalogue, Folder
+from ._kinds import POINTER, look_into
 from ._links import find_snapshot, follow_links
 
 FORMATS = "safetensors, PyTorch DCP, DeepSpeed, Orbax, torch.save, flax msgpack"
@@ -28,8 +29,6 @@ _SHOWN = 5
 _EMPTY = "it is an empty folder"
 _ABSENT = "nothing has that name, so check the path"
 
-_POINTER = b"version https://git-lfs.github.com/"
-_POINTER_BYTES = 1024
 _LARGE = (".safetensors", ".bin", ".pt", ".pth", ".msgpack", ".ckpt")
 _LOOKED_AT = 100
 
@@ -83,23 +82,29 @@ def find_catalogue(
         try:
             found = find(folder)
         except CkptError as error:
-            _raise_if_pointer(folder, error)
+            _raise_if_replaced(folder, error)
             raise
         if found is not None:
             _check_step(found, step, folder.store.url)
             return folder.store, found
-    _raise_if_pointer(folder, None)
+    _raise_if_replaced(folder, None)
     if folder.file:
+        kind = look_into(folder.store, folder.file)
+        said = kind.found if kind else "a file that is none of them"
+        advice = kind.advice if kind else "see whether it can be read"
         raise Unsupported(
-            f"expected one of {FORMATS}, found a file that is none of them - in "
-            f"{folder.store.url}/{folder.file}: give the folder, if it is a part of "
-            "one, or convert it first"
+            f"expected one of {FORMATS}, found {said} - in "
+            f"{folder.store.url}/{folder.file}: {advice}"
         )
     if step is None:
+        if within := _find_within(folder.names):
+            advice = f"give the path of what it holds, {_sample(within)}"
+        else:
+            tops = list(dict.fromkeys(n.partition("/")[0] for n in folder.names))
+            advice = f"it holds {_sample(tops)}, and nothing of {FORMATS}"
         raise NotFound(
             "expected a run with a committed step, or a checkpoint, found neither - in "
-            f"{folder.store.url}: it holds {_sample(folder.names)}, and nothing of "
-            f"{FORMATS}"
+            f"{folder.store.url}: {advice}"
         )
     return None
 
@@ -125,30 +130,41 @@ def _check_step(found: Catalogue, step: int | None, url: str) -> None:
         )
 
 
-def _raise_if_pointer(folder: Folder, error: CkptError | None) -> None:
-    """Tell what Git leaves in the place of a large file from a damaged one."""
+def _raise_if_replaced(folder: Folder, error: CkptError | None) -> None:
+    """Tell what Git or a failed download leaves for a large file from a damaged one."""
     own = [n for n in folder.names if "/" not in n and n.endswith(_LARGE)]
     for name in own[:_LOOKED_AT]:
-        if _is_pointer(folder.store, name):
+        kind = look_into(folder.store, name)
+        if kind is None:
+            continue
+        named = error is not None and name in str(error)
+        if kind is POINTER or (
+            not kind.ours if named else kind.instead and error is None
+        ):
             raise Damaged(
-                "expected the file's own bytes, found a pointer of Git LFS - in "
-                f"{folder.store.url}/{name}: run `git lfs pull` in its folder"
+                f"expected the file's own bytes, found {kind.found} - in "
+                f"{folder.store.url}/{name}: {kind.advice}"
             ) from error
 
 
-def _is_pointer(store: Store, name: str) -> bool:
-    try:
-        if not 0 < (store.size(name) or 0) < _POINTER_BYTES:
-            return False
-        return store.read(name, limit=_POINTER_BYTES).startswith(_POINTER)
-    except CkptError:
-        return False
+def _find_within(names: Sequence[str]) -> list[str]:
+    """Return the files and folders, not one in another, that look like checkpoints."""
+    found: dict[str, None] = {}
+    for name in names:
+        above, _, last = name.rpartition("/")
+        if last in _WITHIN or last.endswith((*_LARGE, ".distcp")):
+            found[above or name] = None
+    return [n for n in found if not any(up in found for up in _above(n))]
+
+
+def _above(name: str) -> list[str]:
+    parts = name.split("/")
+    return ["/".join(parts[:n]) for n in range(1, len(parts))]
 
 
 def _sample(names: Sequence[str]) -> str:
-    tops = list(dict.fromkeys(n.partition("/")[0] for n in names))
-    more = f" and {len(tops) - _SHOWN} more" if len(tops) > _SHOWN else ""
-    return f"{', '.join(n[:80] for n in tops[:_SHOWN])}{more}"
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return f"{', '.join(n[:80] for n in names[:_SHOWN])}{more}"
 
 
 def look_at(

@@ -65,8 +65,8 @@ def read_flax(skim: Skim, *, name: str, start: int = 0) -> Any:
         if code == _COMPLEX:
             return _read_complex(skim, at, stop)
         raise Unsupported(
-            f"Expected the extension types 1 to 3 of flax, found {code} - at byte "
-            f"{at:,} in {skim.where}: another program's msgpack is not read."
+            f"expected the extension types 1 to 3 of flax, found {code} - at byte "
+            f"{at:,} in {skim.where}: another program's msgpack is not read"
         )
 
     def closed(value: dict[str, Any]) -> Any:
@@ -75,8 +75,8 @@ def read_flax(skim: Skim, *, name: str, start: int = 0) -> Any:
     value, end = decode_msgpack(skim, at=start, extension=extension, closed=closed)
     if end != skim.size:
         raise Damaged(
-            f"Expected the end of a msgpack document at byte {end:,}, found "
-            f"{skim.size - end:,} more bytes in {skim.where}."
+            f"expected the end of a msgpack document at byte {end:,}, found "
+            f"{skim.size - end:,} more bytes in {skim.where}"
         )
     _refuse_elsewhere(value, skim.where)
     return value
@@ -147,8 +147,8 @@ def _choose_step(
         return "", 0
     if wanted not in steps:
         raise NotFound(
-            f"Expected {prefix}{wanted} in {folder.store.url}, found steps "
-            f"{', '.join(f'{step:g}' for step in sorted(steps)[-10:])}."
+            f"expected {prefix}{wanted} in {folder.store.url}, found steps "
+            f"{', '.join(f'{step:g}' for step in sorted(steps)[-10:])}"
         )
     return steps[wanted], int(wanted)
 
@@ -224,25 +224,25 @@ def _read_any(skim: Skim, name: str, at: int, stop: int) -> Tensor:
     value, end = decode_msgpack(skim, at=at, stop=stop, keep=False, items=_RANK + 16)
     where = f"at byte {at:,} in {skim.where}"
     if end != stop or not isinstance(value, list) or len(cast(list[Any], value)) != 3:
-        raise Damaged(f"Expected the shape, dtype and bytes of an array, {where}.")
+        raise Damaged(f"expected the shape, dtype and bytes of an array, {where}")
     shape, dtype, data = cast(list[Any], value)
     if isinstance(dtype, Binary) and dtype.stop - dtype.start < 100:
         text = skim.take(dtype.start, dtype.stop - dtype.start)
         dtype = text.decode("ascii", "backslashreplace")
     if not isinstance(dtype, str) or not isinstance(data, Binary):
-        raise Damaged(f"Expected the name of a dtype and bytes, {where}.")
+        raise Damaged(f"expected the name of a dtype and bytes, {where}")
     if dtype not in layouts.DTYPES:
         raise Unsupported(
-            f"Expected a dtype that JAX has, found {dtype[:80]!a} - {where}: save the "
-            "tree again without it."
+            f"expected a dtype that JAX has, found {dtype[:80]!a} - {where}: save the "
+            "tree again without it"
         )
     sizes = _shape(shape, where)
     length = data.stop - data.start
     expected = math.prod(sizes) * layouts.stored_dtype(dtype).itemsize
     if length != expected:
         raise Damaged(
-            f"Expected {expected:,} bytes for {dtype}{list(sizes)}, found {length:,} - "
-            f"{where}: the file is damaged."
+            f"expected {expected:,} bytes for {dtype}{list(sizes)}, found {length:,} - "
+            f"{where}: the file is damaged"
         )
     blob = Blob(name, data.start, length)
     return Tensor(dtype, sizes, (Block(layouts.whole(sizes), blob),))
@@ -253,8 +253,8 @@ def _read_complex(skim: Skim, at: int, stop: int) -> complex:
     parts = cast(list[Any], value if isinstance(value, list) else [])
     if end != stop or len(parts) != 2 or not all(type(x) is float for x in parts):
         raise Damaged(
-            f"Expected the two parts of a complex number, at byte {at:,} in "
-            f"{skim.where}."
+            f"expected the two parts of a complex number, at byte {at:,} in "
+            f"{skim.where}"
         )
     return complex(*parts)
 
@@ -266,13 +266,13 @@ def _join(value: dict[str, Any], where: str) -> Tensor:
     chunks = _listed(value.get("chunks"), where)
     first = chunks[0] if chunks else None
     if not isinstance(first, Tensor):
-        raise Damaged(f"Expected an array cut into chunks, found no chunk, {where}.")
+        raise Damaged(f"expected an array cut into chunks, found no chunk, {where}")
     blocks: list[Block] = []
     itemsize = layouts.stored_dtype(first.dtype).itemsize
     if math.prod(shape) != sum(
         math.prod(c.shape) for c in chunks if isinstance(c, Tensor)
     ):
-        raise Damaged(f"Expected chunks of an array of shape {shape}, {where}.")
+        raise Damaged(f"expected chunks of an array of shape {shape}, {where}")
     at = 0
     for chunk in chunks:
         if (
@@ -280,7 +280,7 @@ def _join(value: dict[str, Any], where: str) -> Tensor:
             or not isinstance(chunk.data, tuple)
             or (len(chunk.shape), len(chunk.data), chunk.dtype) != (1, 1, first.dtype)
         ):
-            raise Damaged(f"Expected flat chunks of {first.dtype}, {where}.")
+            raise Damaged(f"expected flat chunks of {first.dtype}, {where}")
         (block,) = chunk.data
         for box, begin in cut_run(shape, at, at + chunk.shape[0]):
             blocks.append(Block(box, block.blob, block.offset + begin * itemsize))
@@ -298,18 +298,18 @@ def _listed(value: Any, where: str) -> list[Any]:
     known = cast(dict[str, Any], value) if isinstance(value, dict) else {}
     keys = [str(n) for n in range(len(known))]
     if not isinstance(value, dict) or any(key not in known for key in keys):
-        raise Damaged(f"Expected chunks numbered from 0, {where}.")
+        raise Damaged(f"expected chunks numbered from 0, {where}")
     return [known[key] for key in keys]
 
 
 def _shape(value: Any, where: str) -> Shape:
     sizes = tuple(cast(list[Any], value)) if isinstance(value, list) else None
     if sizes is None or any(type(n) is not int or n < 0 for n in sizes):
-        raise Damaged(f"Expected a shape, found {value!a:.80}, {where}.")
+        raise Damaged(f"expected a shape, found {value!a:.80}, {where}")
     if len(sizes) > _RANK or math.prod(max(n, 1) for n in sizes) >= 2**58:
         raise LimitExceeded(
-            f"Expected at most {_RANK} dimensions and 2**58 items, found {sizes[:80]}, "
-            f"{where}."
+            f"expected at most {_RANK} dimensions and 2**58 items, found {sizes[:80]}, "
+            f"{where}"
         )
     return sizes
 
@@ -328,6 +328,6 @@ def _refuse_elsewhere(tree: Any, where: str) -> None:
             ]
         elif isinstance(value, str) and value.startswith(_ELSEWHERE):
             raise Unsupported(
-                f"Expected an array, found a reference to {value[:80]!a} - at "
-                f"`{path[1:]}`, in {where}: read it with flax and save it again."
+                f"expected an array, found a reference to {value[:80]!a} - at "
+                f"`{path[1:]}`, in {where}: read it with flax and save it again"
             )

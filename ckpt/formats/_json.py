@@ -24,7 +24,10 @@ def parse_object(text: bytes, where: str, *, what: str) -> dict[str, Any]:
     """
 
     def refuse(found: str) -> NoReturn:
-        raise Untrusted(f"expected {what} in strict JSON, found {found} - in {where}")
+        raise Untrusted(
+            f"expected {what} in strict JSON, found {found} - in {where}: "
+            "fetch it again, or write it anew"
+        )
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         made = dict(pairs)

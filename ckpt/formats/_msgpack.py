@@ -123,8 +123,8 @@ def _read_key(scan: _Scan, known: dict[str, Any]) -> str:
         raise _refuse(scan, "keys of text", found)
     if key in known:
         raise Untrusted(
-            f"Expected each key once, found {key[:80]!a} twice at byte "
-            f"{scan.at:,} in {scan.skim.where}: do not trust this file."
+            f"expected each key once, found {key[:80]!a} twice at byte "
+            f"{scan.at:,} in {scan.skim.where}: do not trust this file"
         )
     return key
 
@@ -239,13 +239,13 @@ def _decode(scan: _Scan, text: bytes) -> str:
 
 def _refuse(scan: _Scan, expected: str, found: str) -> Damaged:
     return Damaged(
-        f"Expected {expected}, found {found} - at byte {scan.at:,} in "
-        f"{scan.skim.where}: the file is damaged or of another kind."
+        f"expected {expected}, found {found} - at byte {scan.at:,} in "
+        f"{scan.skim.where}: the file is damaged or of another kind"
     )
 
 
 def _exceed(scan: _Scan, limit: str) -> LimitExceeded:
     return LimitExceeded(
-        f"Expected at most {limit}, found more - at byte {scan.at:,} in "
-        f"{scan.skim.where}."
+        f"expected at most {limit}, found more - at byte {scan.at:,} in "
+        f"{scan.skim.where}"
     )

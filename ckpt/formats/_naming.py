@@ -21,4 +21,4 @@ def naming(where: str) -> Generator[None]:
         if where in text:
             raise
         kind = Damaged if isinstance(error, CutShort) else type(error)
-        raise kind(f"{text[:1].upper()}{text[1:].rstrip('.')} - in {where}.") from None
+        raise kind(f"{text[:1].lower()}{text[1:].rstrip('.')} - in {where}") from None

@@ -36,8 +36,8 @@ def read_database(
         newest = max(filter(_NUMBERED.fullmatch, inside), default=None)
         if newest is None:
             raise Damaged(
-                f"Expected a numbered manifest, found none - beside {store.url}/"
-                f"{name}. Restore another step."
+                f"expected a numbered manifest, found none - beside {store.url}/"
+                f"{name}: restore another step"
             )
         _, root = _read_manifest(store, prefix + newest)
     found: dict[bytes, Value] = {}
@@ -50,8 +50,8 @@ def read_database(
                 place = (child.span.path, child.span.offset)
                 if place in seen or child.height > _HEIGHT:
                     raise Unsupported(
-                        "Expected a tree, found a node in two places of it - at "
-                        f"{store.url}/{prefix}{child.span.path}. Save it anew."
+                        "expected a tree, found a node in two places of it - at "
+                        f"{store.url}/{prefix}{child.span.path}: save it anew"
                     )
                 seen.add(place)
             below: list[Child] = []
@@ -63,9 +63,9 @@ def read_database(
                     # The others would be waited for otherwise.
                     pool.shutdown(wait=False, cancel_futures=True)
                     raise LimitExceeded(
-                        f"Expected at most {_KEYS:,} keys, or {most_entries(stored):,} "
-                        f"in {stored:,} bytes, found more - in {store.url}/{name}. "
-                        "Save it in several items."
+                        f"expected at most {_KEYS:,} keys, or {most_entries(stored):,} "
+                        f"in {stored:,} bytes, found more - in {store.url}/{name}: "
+                        "save it in several items"
                     )
                 for entry in entries:
                     if isinstance(entry, Child):
@@ -74,8 +74,8 @@ def read_database(
                         found[entry[0]] = _placed(entry[1], prefix)
             if len(seen) + len(below) > _NODES:
                 raise LimitExceeded(
-                    f"Expected at most {_NODES:,} nodes, found more - in {store.url}/"
-                    f"{name}. Save it in several items."
+                    f"expected at most {_NODES:,} nodes, found more - in {store.url}/"
+                    f"{name}: save it in several items"
                 )
             level = below
     return found
@@ -103,8 +103,8 @@ def _read_node(
     where = f"{store.url}/{prefix}{span.path} at byte {span.offset:,}"
     if span.length > _NODE_BYTES:
         raise LimitExceeded(
-            f"Expected a node of at most {_NODE_BYTES:,} bytes, found {span.length:,} "
-            f"- at {where}. Save it in several items."
+            f"expected a node of at most {_NODE_BYTES:,} bytes, found {span.length:,} "
+            f"- at {where}: save it in several items"
         )
     data = read_span(store, Span(prefix + span.path, "", span.offset, span.length))
     try:
@@ -128,12 +128,13 @@ def read_span(store: Store, span: Span) -> bytes:
 def _explain(error: Exception, where: str) -> CkptError:
     kind = type(error) if isinstance(error, CkptError) else Damaged
     if issubclass(kind, Damaged | LimitExceeded | Unsupported):
-        text = str(error).removeprefix("Expected ").rstrip(".")
-        return kind(f"Expected {text} - at {where}. Restore another step.")
+        text = str(error).rstrip(".").removeprefix("Expected ")
+        text = text.removeprefix("expected ")
+        return kind(f"expected {text} - at {where}: restore another step")
     return error if isinstance(error, CkptError) else _damaged("", "", where)
 
 
 def _damaged(expected: str, found: str, where: str) -> Damaged:
     return Damaged(
-        f"Expected {expected}, found {found} - at {where}. Restore another step."
+        f"expected {expected}, found {found} - at {where}: restore another step"
     )

@@ -158,7 +158,7 @@ def _with_marks(
     """Return a tree with an empty array for each Tensor: pytree knows what is tied."""
     if depth > _DEPTH:
         raise pytree.UnsupportedTree(
-            f"Expected at most {_DEPTH} nested containers, found more"
+            f"expected at most {_DEPTH} nested containers, found more"
         )
     if isinstance(value, Tensor):
         mark = marks.get(id(value))
@@ -188,7 +188,7 @@ def _key(key: Any) -> Any:
     if type(key) in (str, int, float, bool, type(None)):
         return key
     raise pytree.UnsupportedTree(
-        f"Expected keys that are text, numbers or None, found {key!r:.80}"
+        f"expected keys that are text, numbers or None, found {key!r:.80}"
     )
 
 

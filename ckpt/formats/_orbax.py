@@ -41,8 +41,8 @@ def find_orbax(folder: Folder) -> Catalogue | None:
         return _find(folder)
     except (RecursionError, MemoryError):
         raise LimitExceeded(
-            f"Expected a checkpoint of reasonable size, found more - in "
-            f"{folder.store.url}. Get the checkpoint again."
+            f"expected a checkpoint of reasonable size, found more - in "
+            f"{folder.store.url}: get the checkpoint again"
         ) from None
 
 
@@ -107,14 +107,14 @@ def _read_run(folder: Folder, groups: dict[str, list[str]]) -> Catalogue:
             raise unfinished(f"{store.url}/{torn[wanted]}")
         shown = ", ".join(map(str, sorted(steps)[-10:])) or "none"
         raise NotFound(
-            f"Expected {'a finished step' if wanted is None else f'step {wanted}'}, "
-            f"found {shown} - in {store.url}. Ask for one of them."
+            f"expected {'a finished step' if wanted is None else f'step {wanted}'}, "
+            f"found {shown} - in {store.url}: ask for one of them"
         )
     chosen, *others = steps[wanted]
     if others:
         raise Unsupported(
-            f"Expected one folder of step {wanted}, found {chosen} and {others[0]} - "
-            f"in {store.url}. Open the folder itself."
+            f"expected one folder of step {wanted}, found {chosen} and {others[0]} - "
+            f"in {store.url}: open the folder itself"
         )
     part = Part(store.child(chosen), groups[chosen], f"{chosen}/")
     found = read_step(part, step=wanted)

@@ -141,8 +141,8 @@ def read_item(part: Part) -> Item:
             case "text":
                 if entry.name not in texts:
                     raise Damaged(
-                        f"Expected a text, found none - at `{entry.name}`, in "
-                        f"{store.url}/_strings.json. Restore another step."
+                        f"expected a text, found none - at `{entry.name}`, in "
+                        f"{store.url}/_strings.json: restore another step"
                     )
                 leaves[entry.keys] = texts[entry.name]
             case _:
@@ -184,8 +184,8 @@ def _open_values(store: Store, names: Sequence[str], ocdbt: bool | None) -> Valu
         return Files(store, frozenset(names))
     if not merged and not folders:
         raise Damaged(
-            f"Expected a database, found none - at {store.url}/manifest.ocdbt. Restore "
-            "another step."
+            f"expected a database, found none - at {store.url}/manifest.ocdbt: restore "
+            "another step"
         )
     return open_databases(store, [""] if merged else folders, names)
 
@@ -202,9 +202,9 @@ def _open_arrays(
     counts = Counter(names)
     if twice := next((name for name in names if counts[name] > 1), None):
         raise Damaged(
-            "Expected a name for each array, found two arrays that Orbax wrote over "
-            f"one another - at `{twice}`, in {store.url}. Save it anew without dots in "
-            "keys."
+            "expected a name for each array, found two arrays that Orbax wrote over "
+            f"one another - at `{twice}`, in {store.url}: save it anew without dots in "
+            "keys"
         )
     document = ".zarray" if header.version == 2 else "zarr.json"
     asked = [join_name(name, document) for name in names]
@@ -222,7 +222,7 @@ def _open_arrays(
             opened[name] = texts[name]
         else:
             raise Damaged(
-                f"Expected an array, found none - at {where}. Restore another step."
+                f"expected an array, found none - at {where}: restore another step"
             )
     return opened
 

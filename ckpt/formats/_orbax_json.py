@@ -33,8 +33,8 @@ def parse(data: bytes, *, where: str) -> Any:
     values = data.count(b",") + data.count(b"[") + data.count(b"{")
     if values > _VALUES:
         raise LimitExceeded(
-            f"Expected at most {_VALUES:,} JSON values, found about {values:,} - at "
-            f"{where}. Save it in several items."
+            f"expected at most {_VALUES:,} JSON values, found about {values:,} - at "
+            f"{where}: save it in several items"
         )
     try:
         value = json.loads(data.decode())
@@ -42,8 +42,8 @@ def parse(data: bytes, *, where: str) -> Any:
             json.dumps(value, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
         raise Damaged(
-            f"Expected JSON, found none ({error!s:.80}) - at {where}. Restore another "
-            "step."
+            f"expected JSON, found none ({error!s:.80}) - at {where}: restore another "
+            "step"
         ) from None
     _check_depth(value, where)
     return value
@@ -61,8 +61,8 @@ def _check_depth(value: Any, where: str) -> None:
         level = inner
     if level:
         raise LimitExceeded(
-            f"Expected at most {MAX_DEPTH} nested JSON values, found more - at "
-            f"{where}. Get the checkpoint again."
+            f"expected at most {MAX_DEPTH} nested JSON values, found more - at "
+            f"{where}: get the checkpoint again"
         )
 
 
@@ -73,6 +73,6 @@ def as_object(value: Any) -> dict[str, Any]:
 
 def untrusted(expected: str, found: object, where: str) -> Untrusted:
     return Untrusted(
-        f"Expected {expected}, found {found!r:.80} - at {where}. No writer makes this: "
-        "get the checkpoint again."
+        f"expected {expected}, found {found!r:.80} - at {where}: no writer makes this, "
+        "get the checkpoint again"
     )

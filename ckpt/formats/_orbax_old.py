@@ -32,8 +32,8 @@ def read_aggregate(store: Store, *, prefix: str) -> list[Entry]:
         keys, value = pending.pop()
         if len(keys) > MAX_DEPTH:
             raise LimitExceeded(
-                f"Expected at most {MAX_DEPTH} levels, found more - at {where}. "
-                "Get the checkpoint again."
+                f"expected at most {MAX_DEPTH} levels, found more - at {where}: "
+                "get the checkpoint again"
             )
         if value and isinstance(value, dict):
             items = [*cast("dict[str, Any]", value).items()]

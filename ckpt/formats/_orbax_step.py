@@ -55,8 +55,8 @@ def is_whole(store: Store, names: Sequence[str]) -> bool:
 def unfinished(where: str) -> Damaged:
     """Return the error of a checkpoint whose writing has not ended."""
     return Damaged(
-        "Expected a finished checkpoint, found one that was never finished - at "
-        f"{where}. Restore another step."
+        "expected a finished checkpoint, found one that was never finished - at "
+        f"{where}: restore another step"
     )
 
 
@@ -90,8 +90,8 @@ def _read_items(part: Part, meta: dict[str, Any], notes: list[str]) -> Any:
         return read_json(part.store, own[0])
     if not items:
         raise Unsupported(
-            f"Expected items that are read here, found none - in {part.store.url}. "
-            "Load it with the Orbax that wrote it."
+            f"expected items that are read here, found none - in {part.store.url}: "
+            "load it with the Orbax that wrote it"
         )
     return next(iter(items.values())) if len(items) == 1 else items
 

@@ -95,9 +95,9 @@ class Files:
             if not self.store.is_remote or name not in self.names:
                 raise
             raise Unsupported(
-                "Expected names of letters, digits and ._~%- where arrays are folders "
+                "expected names of letters, digits and ._~%- where arrays are folders "
                 f"of files in an object store, found {name!a:.80} - in "
-                f"{self.store.url}. Copy it to a disk and open it there."
+                f"{self.store.url}: copy it to a disk and open it there"
             ) from None
 
 
@@ -142,8 +142,8 @@ class Databases:
                 return None
             if size > limit:
                 raise LimitExceeded(
-                    f"Expected at most {limit:,} bytes, found {size:,} - at "
-                    f"{self.where(name)}. Get the checkpoint again."
+                    f"expected at most {limit:,} bytes, found {size:,} - at "
+                    f"{self.where(name)}: get the checkpoint again"
                 )
             return self.get(name, 0, size)
 

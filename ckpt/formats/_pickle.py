@@ -12,7 +12,7 @@ from ._record import Global as Global, Limits as Limits, Record as Record
 
 LIMITS = Limits()
 
-_ADVICE = ": do not trust this file, or save tensors and plain values in its place."
+_ADVICE = ": do not trust this file, or save tensors and plain values in its place"
 
 Globals = Mapping[tuple[str, str], Any]
 """What stands for the classes and functions a pickle may name.
@@ -60,18 +60,18 @@ def decode_pickle(
     except StoreError:
         raise
     except CkptError as error:
-        advice = _ADVICE if isinstance(error, Untrusted) else "."
+        advice = _ADVICE if isinstance(error, Untrusted) else ""
         raise type(error)(f"{error} - {_place(machine, where)}{advice}") from None
     except (MemoryError, RecursionError) as error:
         raise LimitExceeded(
-            f"Expected a pickle of reasonable size, found {type(error).__name__} - "
-            f"{_place(machine, where)}."
+            f"expected a pickle of reasonable size, found {type(error).__name__} - "
+            f"{_place(machine, where)}"
         ) from error
     except Exception as error:
         # The data decide which of many errors this is: an empty stack, a wrong type.
         raise Untrusted(
-            f"Expected a pickle, found nonsense ({type(error).__name__}) - "
-            f"{_place(machine, where)}: do not trust this file."
+            f"expected a pickle, found nonsense ({type(error).__name__}) - "
+            f"{_place(machine, where)}: do not trust this file"
         ) from error
     return value, machine.at
 

@@ -54,7 +54,7 @@ class Machine:
         start = self.at
         if count < 0 or count > self.end - start:
             raise Damaged(
-                f"Expected {count} more bytes of a pickle, found {self.end - start}"
+                f"expected {count} more bytes of a pickle, found {self.end - start}"
             )
         self.at = start + count
         return self.data[start : start + count]
@@ -72,16 +72,16 @@ class Machine:
                 self.at += length + 1
                 return near[:length]
             if span >= self.end - self.at:
-                raise Damaged("Expected the end of a line, found that of the pickle")
+                raise Damaged("expected the end of a line, found that of the pickle")
             if span >= limit:
-                raise LimitExceeded(f"Expected lines of at most {limit} bytes")
+                raise LimitExceeded(f"expected lines of at most {limit} bytes")
             span *= 8
 
     def spend(self, count: int) -> None:
         """Count work that is more than one operation."""
         self.left -= count
         if self.left < 0:
-            raise LimitExceeded(f"Expected at most {self.limits.operations} operations")
+            raise LimitExceeded(f"expected at most {self.limits.operations} operations")
 
     def contain(self, times: int = 1) -> None:
         """Count a container, `times` where it is larger than others."""
@@ -91,7 +91,7 @@ class Machine:
         self.containers += times
         if self.containers > _FREE + self.at // _SPARSE:
             raise LimitExceeded(
-                f"Expected at most one container in {_SPARSE} bytes, found more"
+                f"expected at most one container in {_SPARSE} bytes, found more"
             )
 
     def settle(self, operations: int, containers: int) -> None:
@@ -101,14 +101,14 @@ class Machine:
         self._check_memo(len(self.memo) + len(self.far))
         most = self.limits.stack
         if len(self.stack) > most:
-            raise LimitExceeded(f"Expected at most {most} values at once")
+            raise LimitExceeded(f"expected at most {most} values at once")
 
     def _check_memo(self, held: int) -> None:
         """Refuse more memo entries than writers need for so many bytes."""
         if held > self.limits.memo:
-            raise LimitExceeded(f"Expected at most {self.limits.memo} memo entries")
+            raise LimitExceeded(f"expected at most {self.limits.memo} memo entries")
         if held > _FREE + self.at // _SPARSE + 1:
-            raise LimitExceeded(f"Expected at most one memo entry in {_SPARSE} bytes")
+            raise LimitExceeded(f"expected at most one memo entry in {_SPARSE} bytes")
 
     def waste(self) -> None:
         """Count an operation that hardly any writer uses."""
@@ -119,7 +119,7 @@ class Machine:
         found = self.take(count)
         self.text -= count
         if self.text < 0:
-            raise LimitExceeded(f"Expected at most {self.limits.text} bytes of text")
+            raise LimitExceeded(f"expected at most {self.limits.text} bytes of text")
         return found
 
     def since_mark(self) -> list[Any]:
@@ -138,7 +138,7 @@ class Machine:
         if index == near:
             self.memo.append(value)
         elif len(self.far) >= _FREE:
-            raise LimitExceeded("Expected memo entries numbered in order")
+            raise LimitExceeded("expected memo entries numbered in order")
         else:
             self.far[index] = value
 
@@ -153,10 +153,10 @@ class Machine:
         elif index in self.far:
             self.stack.append(self.far[index])
         else:
-            raise Untrusted(f"Expected a memo entry, found none of number {index}")
+            raise Untrusted(f"expected a memo entry, found none of number {index}")
 
     def stop(self) -> Any:
         """Return the one value that is left."""
         if self.marked or len(self.stack) != 1:
-            raise Untrusted("Expected one value at the end of a pickle")
+            raise Untrusted("expected one value at the end of a pickle")
         return self.stack.pop()

@@ -27,7 +27,7 @@ def find_global(m: Machine, module: str, name: str) -> Any:
         found = Global(*key)
     else:
         shown = f"{module}.{name}"[:200]
-        raise Untrusted(f"Expected only classes known to be harmless, found {shown!a}")
+        raise Untrusted(f"expected only classes known to be harmless, found {shown!a}")
     m.known[key] = found
     return found
 
@@ -35,7 +35,7 @@ def find_global(m: Machine, module: str, name: str) -> Any:
 def call(m: Machine, called: Any, args: Any) -> Any:
     """Return what a function of the table makes of arguments, or a Record."""
     if type(called) is not Global or type(args) is not tuple:
-        raise Untrusted("Expected a class and its arguments, found other values")
+        raise Untrusted("expected a class and its arguments, found other values")
     arguments = cast(tuple[Any, ...], args)
     cost, make = 8 + len(arguments), called.call
     if make is None:
@@ -53,7 +53,7 @@ def call(m: Machine, called: Any, args: Any) -> Any:
         raise
     except Exception as error:
         raise Untrusted(
-            f"Expected arguments that {called.module}.{called.name} takes, found others"
+            f"expected arguments that {called.module}.{called.name} takes, found others"
             f" ({type(error).__name__})"
         ) from error
 
@@ -62,10 +62,10 @@ def build(target: Any, state: Any) -> None:
     """Give an object its state."""
     if isinstance(target, Record):
         if target.state is not None:
-            raise Untrusted(f"Expected one state of {target!r}, found two")
+            raise Untrusted(f"expected one state of {target!r}, found two")
         target.state = state
     elif not isinstance(target, (dict, list, set)):
-        raise Untrusted("Expected an object that has a state")
+        raise Untrusted("expected an object that has a state")
     # Attributes of an OrderedDict or its like are not what the dict holds.
 
 
@@ -77,7 +77,7 @@ def check_keys(m: Machine, keys: Iterable[Any]) -> Iterable[Any]:
     for key in keys:
         if isinstance(key, int):
             if key.bit_length() > 64:
-                raise LimitExceeded("Expected numbers of at most 64 bits as keys")
+                raise LimitExceeded("expected numbers of at most 64 bits as keys")
         elif isinstance(key, tuple):
             _walk_key(m, cast(tuple[Any, ...], key))
     return keys
@@ -92,4 +92,4 @@ def _walk_key(m: Machine, key: tuple[Any, ...]) -> None:
         m.spend(64)  # Tuples of one hash can be made as well: pay for their compares.
         if type(item) is tuple:
             todo.extend(cast(tuple[Any, ...], item)[: _KEY + 1])
-    raise LimitExceeded(f"Expected tuples of at most {_KEY} values as keys")
+    raise LimitExceeded(f"expected tuples of at most {_KEY} values as keys")

@@ -35,7 +35,7 @@ def _push_number(size: int, *, signed: bool = False) -> Operation:
         at = m.at
         m.at = stop = at + size
         if stop > m.end:
-            raise Damaged("Expected a number, found the end of the pickle")
+            raise Damaged("expected a number, found the end of the pickle")
         m.stack.append(int.from_bytes(m.data[at:stop], "little", signed=signed))
 
     return run
@@ -45,7 +45,7 @@ def _push_long(size: int) -> Operation:
     def run(m: Machine) -> None:
         count = m.number(size)
         if count > m.limits.number:
-            raise LimitExceeded(f"Expected numbers of at most {m.limits.number} bytes")
+            raise LimitExceeded(f"expected numbers of at most {m.limits.number} bytes")
         m.stack.append(int.from_bytes(m.take(count), "little", signed=True))
 
     return run
@@ -68,18 +68,18 @@ def _push_bytes(size: int, kind: type[bytes] | type[bytearray] = bytes) -> Opera
 def _protocol(m: Machine) -> None:
     version = m.number(1)
     if version > 5:
-        raise Unsupported(f"Expected a pickle protocol from 0 to 5, found {version}")
+        raise Unsupported(f"expected a pickle protocol from 0 to 5, found {version}")
 
 
 def _frame(m: Machine) -> None:
     size = m.number(8)
     if size > m.end - m.at:
-        raise Damaged(f"Expected a frame of {size} bytes, found {m.end - m.at}")
+        raise Damaged(f"expected a frame of {size} bytes, found {m.end - m.at}")
 
 
 def _mark(m: Machine) -> None:
     if len(m.marked) >= m.limits.depth:
-        raise LimitExceeded(f"Expected at most {m.limits.depth} marks at once")
+        raise LimitExceeded(f"expected at most {m.limits.depth} marks at once")
     m.marked.append(m.stack)
     m.stack = []
 
@@ -106,7 +106,7 @@ def _long_line(m: Machine) -> None:
 
 def _number(m: Machine, line: bytes) -> int:
     if len(line) > 2 * m.limits.number:
-        raise LimitExceeded(f"Expected numbers of at most {2 * m.limits.number} digits")
+        raise LimitExceeded(f"expected numbers of at most {2 * m.limits.number} digits")
     return int(line)
 
 
@@ -120,9 +120,9 @@ def _text_line(m: Machine) -> None:
 def _string_line(m: Machine) -> None:
     line = m.line().strip()
     if len(line) < 2 or line[0] != line[-1] or line[:1] not in (b"'", b'"'):
-        raise Untrusted("Expected a quoted string")
+        raise Untrusted("expected a quoted string")
     if b"\\" in line:
-        raise Unsupported("Expected a string of Python 2 without escapes")
+        raise Unsupported("expected a string of Python 2 without escapes")
     m.stack.append(str(line[1:-1], "utf-8"))
 
 
@@ -135,7 +135,7 @@ def _tuple(m: Machine) -> None:
 def _tuple_of(count: int) -> Operation:
     def run(m: Machine) -> None:
         if len(m.stack) < count:
-            raise Untrusted("Expected values for a tuple, found none")
+            raise Untrusted("expected values for a tuple, found none")
         m.contain()
         m.stack[-count:] = [tuple(m.stack[-count:])]
 
@@ -178,7 +178,7 @@ def _extend(m: Machine, items: list[Any]) -> None:
     elif isinstance(target, list):
         cast(list[Any], target).extend(items)
     else:
-        raise Untrusted("Expected a list to append to")
+        raise Untrusted("expected a list to append to")
 
 
 def _setitem(m: Machine) -> None:
@@ -193,7 +193,7 @@ def _setitems(m: Machine) -> None:
 def _set(m: Machine, items: list[Any]) -> None:
     target = m.stack[-1]
     if len(items) % 2:
-        raise Untrusted("Expected a value for each key")
+        raise Untrusted("expected a value for each key")
     if isinstance(target, dict):
         if items and not target:
             m.contain()  # The first item makes it four times larger.
@@ -208,14 +208,14 @@ def _set(m: Machine, items: list[Any]) -> None:
         target.items = target.items or []
         target.items.extend(pairs)
     else:
-        raise Untrusted("Expected a dict to set items of")
+        raise Untrusted("expected a dict to set items of")
 
 
 def _additems(m: Machine) -> None:
     items = m.since_mark()
     target = m.stack[-1]
     if not isinstance(target, set):
-        raise Untrusted("Expected a set to add to")
+        raise Untrusted("expected a set to add to")
     cast(set[Any], target).update(check_keys(m, items))
 
 
@@ -245,7 +245,7 @@ def _global_line(m: Machine) -> None:
 def _global(m: Machine) -> None:
     name, module = m.stack.pop(), m.stack.pop()
     if type(name) is not str or type(module) is not str:
-        raise Untrusted("Expected the names of a class as texts")
+        raise Untrusted("expected the names of a class as texts")
     m.stack.append(find_global(m, module, name))
 
 
@@ -257,7 +257,7 @@ def _reduce(m: Machine) -> None:
 def _new_with(m: Machine) -> None:
     named, args, cls = m.stack.pop(), m.stack.pop(), m.stack.pop()
     if not isinstance(named, dict) or not isinstance(args, tuple):
-        raise Untrusted("Expected arguments in a tuple and a dict")
+        raise Untrusted("expected arguments in a tuple and a dict")
     given = cast(tuple[Any, ...], (*args, named) if named else args)
     m.stack.append(call(m, cls, given))
 
@@ -269,7 +269,7 @@ def _build(m: Machine) -> None:
 
 def _persistent(m: Machine, pid: Any) -> None:
     if m.persistent is None:
-        raise Untrusted("Expected no references to other data, found one")
+        raise Untrusted("expected no references to other data, found one")
     m.stack.append(m.persistent(pid))
 
 

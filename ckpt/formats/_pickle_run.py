@@ -32,7 +32,7 @@ def run(m: Machine) -> Any:
         # Of the data, or of a stack that is empty: only one is possible before the end.
         if m.at < m.end:
             raise
-        raise Damaged("Expected more of a pickle, found its end") from None
+        raise Damaged("expected more of a pickle, found its end") from None
 
 
 def _run(m: Machine) -> Any:
@@ -113,7 +113,7 @@ def _run(m: Machine) -> Any:
                     return m.stop()
                 else:
                     raise Untrusted(
-                        "Expected an operation of pickles, found the byte "
+                        "expected an operation of pickles, found the byte "
                         f"{bytes([code])!r}"
                     )
     finally:

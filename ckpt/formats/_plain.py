@@ -76,13 +76,13 @@ def _make(walk: _Walk, value: Any, path: tuple[Any, ...]) -> tuple[Any, int]:
         known = walk.made[key]
         if known is None:
             raise Untrusted(
-                f"Expected a tree, found an object within itself - {_at(walk, path)}: "
-                "do not trust this file."
+                f"expected a tree, found an object within itself - {_at(walk, path)}: "
+                "do not trust this file"
             )
         return known
     if len(path) >= _DEPTH:
         raise LimitExceeded(
-            f"Expected a tree of at most {_DEPTH} levels - in {walk.where}."
+            f"expected a tree of at most {_DEPTH} levels - in {walk.where}"
         )
     walk.made[key] = None
     walk.kept.append(value)
@@ -99,8 +99,8 @@ def _make(walk: _Walk, value: Any, path: tuple[Any, ...]) -> tuple[Any, int]:
 def _check_count(walk: _Walk, count: int, path: tuple[Any, ...]) -> None:
     if count > _ITEMS:
         raise LimitExceeded(
-            f"Expected at most {_ITEMS} items of a tree, found more - "
-            f"{_at(walk, path)}: save large lists as tensors."
+            f"expected at most {_ITEMS} items of a tree, found more - "
+            f"{_at(walk, path)}: save large lists as tensors"
         )
 
 
@@ -113,9 +113,9 @@ def _check_views(walk: _Walk, tensor: Tensor, path: tuple[Any, ...]) -> None:
     walk.views += math.prod(tensor.shape) * ITEMSIZES[tensor.dtype]
     if blob.codec is None and walk.views > _VIEWS_FREE + _VIEWS * blob.length:
         raise LimitExceeded(
-            f"Expected tensors of at most {_VIEWS} times the bytes of their file, "
+            f"expected tensors of at most {_VIEWS} times the bytes of their file, "
             f"found {walk.views:,} bytes of {blob.length:,} - {_at(walk, path)}: save "
-            "a copy of tensors that share their items."
+            "a copy of tensors that share their items"
         )
 
 
@@ -140,8 +140,8 @@ def _convert(walk: _Walk, value: Any, path: tuple[Any, ...]) -> tuple[Any, int]:
         return value, 1
     if isinstance(value, Refused):
         raise Unsupported(
-            f"Expected tensors with plain values, found one {value.why} - "
-            f"{_at(walk, path)}: save it as a dense tensor."
+            f"expected tensors with plain values, found one {value.why} - "
+            f"{_at(walk, path)}: save it as a dense tensor"
         )
     if isinstance(value, Record):
         if is_numpy(value):
@@ -186,8 +186,8 @@ def _describe(value: Any) -> str:
 def _pass_over(walk: _Walk, what: str, path: tuple[Any, ...]) -> tuple[Any, int]:
     if walk.unknown is None:
         raise Unsupported(
-            f"Expected tensors and plain values, found {what} - {_at(walk, path)}: "
-            "save the file without it."
+            f"expected tensors and plain values, found {what} - {_at(walk, path)}: "
+            "save the file without it"
         )
     walk.unknown(show_place(path), what)
     return None, 1

@@ -42,7 +42,7 @@ def read_numpy(record: Record) -> Tensor | Refused | str:
         if len(fields) == 5:
             _, shape, dtype, fortran, data = fields
             return _array(dtype, shape, data, order="F" if fortran is True else "C")
-    raise Untrusted("Expected an array of numpy, found an incomplete one")
+    raise Untrusted("expected an array of numpy, found an incomplete one")
 
 
 def _array(dtype: Any, shape: Any, data: Any, *, order: Any = "C") -> Tensor | Refused:
@@ -53,7 +53,7 @@ def _array(dtype: Any, shape: Any, data: Any, *, order: Any = "C") -> Tensor | R
     if not isinstance(shape, tuple) or not all(
         type(n) is int and 0 <= n < 1 << 62 for n in cast(tuple[Any, ...], shape)
     ):
-        raise Untrusted("Expected the shape of an array")
+        raise Untrusted("expected the shape of an array")
     sizes = cast(tuple[int, ...], shape)
     count = math.prod(sizes) * found.itemsize
     if (
@@ -62,9 +62,9 @@ def _array(dtype: Any, shape: Any, data: Any, *, order: Any = "C") -> Tensor | R
         or len(sizes) > 64
         or math.prod(n or 1 for n in sizes) * found.itemsize >= 1 << 62
     ):
-        raise Untrusted(f"Expected {count} bytes of an array of shape {sizes}")
+        raise Untrusted(f"expected {count} bytes of an array of shape {sizes}")
     if order not in ("C", "F"):
-        raise Untrusted("Expected an array in C or F order")
+        raise Untrusted("expected an array in C or F order")
     flat = np.frombuffer(data, found) if count else np.zeros(0, found)
     native = found.newbyteorder("=")
     array = np.asarray(flat.reshape(sizes, order=order), native, order="C")
@@ -74,7 +74,7 @@ def _array(dtype: Any, shape: Any, data: Any, *, order: Any = "C") -> Tensor | R
 def _dtype(record: Any) -> np.dtype[Any] | None:
     """Return the dtype of a record, None where it is not one of plain numbers."""
     if not isinstance(record, Record) or record.name != "dtype" or not record.args:
-        raise Untrusted("Expected a dtype of numpy, found another value")
+        raise Untrusted("expected a dtype of numpy, found another value")
     text = record.args[0]
     if type(text) is not str or not _DTYPE.fullmatch(text):
         return None

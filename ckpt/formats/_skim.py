@@ -29,8 +29,8 @@ class Skim:
         """Return `length` bytes from `at`; Damaged where the object ends before."""
         if at + length > self.size:
             raise Damaged(
-                f"Expected {length:,} bytes at byte {at:,} in {self.where}, found its "
-                f"end at {self.size:,}: the file is cut short, fetch it again."
+                f"expected {length:,} bytes at byte {at:,} in {self.where}, found its "
+                f"end at {self.size:,}: the file is cut short, fetch it again"
             )
         begin = at - self._start
         if self._reader is not None and not (

@@ -30,7 +30,7 @@ def tiles(shape: tuple[int, ...], boxes: Sequence[Box]) -> bool:
     True
     """
     if any(size >= _LONGEST for size in shape):
-        raise LimitExceeded(f"Expected dimensions below 2**62, found {max(shape)}.")
+        raise LimitExceeded(f"expected dimensions below 2**62, found {max(shape)}")
     for box in boxes:
         if len(box.start) != len(shape) or len(box.shape) != len(shape):
             return False
@@ -79,8 +79,8 @@ def _cancels(boxes: list[Box]) -> bool:
     for d, rest in zip(cut, rests[1:], strict=True):
         if 2 * len(weight) > _CORNERS + 8 * len(boxes):
             raise LimitExceeded(
-                f"Expected boxes that lie side by side, found {len(boxes) - 1:,} whose "
-                f"more than {_CORNERS:,} corners do not meet."
+                f"expected boxes that lie side by side, found {len(boxes) - 1:,} whose "
+                f"more than {_CORNERS:,} corners do not meet"
             )
         edges = np.concatenate([starts[sample, d], stops[sample, d]])
         before = _rank_pairs(np.concatenate([before, before]), edges)

@@ -45,8 +45,8 @@ def read_torch(
         with store.open(blob.name) as opened:
             if blob.offset + blob.length > opened.size:
                 raise Damaged(
-                    f"Expected {blob.length} bytes at {blob.offset}, found an object "
-                    f"of {opened.size} - in {store.url}/{blob.name}."
+                    f"expected {blob.length} bytes at {blob.offset}, found an object "
+                    f"of {opened.size} - in {store.url}/{blob.name}"
                 )
             return read_torch(
                 store,
@@ -128,7 +128,7 @@ def _read(
         if find_magic(head):
             return read_legacy(fetch, blob, length=length, decode=decode), False
         if head[:4] != b"PK\3\4":
-            raise Damaged(f"Expected a file of torch.save, found one of {head[:8]!a}")
+            raise Damaged(f"expected a file of torch.save, found one of {head[:8]!a}")
         archive, data = open_archive(fetch, blob, length=length)
         if workers > 1:
             archive.locate(workers)

@@ -57,8 +57,8 @@ def read_files(
         def note(path: str, what: str) -> None:
             if not path:
                 raise Unsupported(
-                    f"Expected tensors by name, found {what} - in {store.url}/{name}: "
-                    "save its state_dict() instead."
+                    f"expected tensors by name, found {what} - in {store.url}/{name}: "
+                    "save its state_dict() instead"
                 )
             files.notes.append(f"{what} at `{path}` in {name} was passed over")
 
@@ -137,8 +137,8 @@ def _find_shards(folder: Folder, names: Sequence[str]) -> list[str]:
     numbers = {int(match[2]) for match in found}
     if len(found) != count or numbers != set(range(1, len(found) + 1)):
         raise Damaged(
-            f"Expected {count} files {found[0][1]}-*.bin, found {len(found)} - in "
-            f"{folder.store.url}: bring all shards together."
+            f"expected {count} files {found[0][1]}-*.bin, found {len(found)} - in "
+            f"{folder.store.url}: bring all shards together"
         )
     return [match[0] for match in found]
 
@@ -152,8 +152,8 @@ def _open_shards(folder: Folder, names: Sequence[str]) -> Catalogue:
             cast(dict[Any, Any], held)
         ):
             raise Unsupported(
-                f"Expected shards with different names, found others in {name} - in "
-                f"{folder.store.url}: give the path of one file."
+                f"expected shards with different names, found others in {name} - in "
+                f"{folder.store.url}: give the path of one file"
             )
         tree.update(cast(dict[Any, Any], held))
     return Catalogue(
@@ -194,8 +194,8 @@ def _open_index(folder: Folder, name: str) -> Catalogue | None:
     for path in sorted(paths.values()):
         if not folder.has(path):
             raise Damaged(
-                f"Expected the shard {path}, found none - named in {where}: bring all "
-                "shards together."
+                f"expected the shard {path}, found none - named in {where}: bring all "
+                "shards together"
             )
     files = read_files(folder.store, list(paths.values()))
     tree: dict[str, Any] = {}
@@ -203,8 +203,8 @@ def _open_index(folder: Folder, name: str) -> Catalogue | None:
         held = files.trees[paths[shard]]
         if not isinstance(held, dict) or leaf not in held:
             raise Damaged(
-                f"Expected {leaf[:200]!a} in {paths[shard]}, found none - named in "
-                f"{where}: the index and the shards are of different checkpoints."
+                f"expected {leaf[:200]!a} in {paths[shard]}, found none - named in "
+                f"{where}: the index and the shards are of different checkpoints"
             )
         tree[leaf] = held[leaf]
     extra = sum(len(cast(dict[Any, Any], held)) for held in files.trees.values())
@@ -230,9 +230,9 @@ def _read_index(data: bytes, *, where: str) -> dict[str, str]:
         )
     except (ValueError, TypeError, KeyError, AttributeError):
         raise Untrusted(
-            f"Expected JSON with a weight_map of file names, found other data - in "
-            f"{where}."
+            f"expected JSON with a weight_map of file names, found other data - in "
+            f"{where}"
         ) from None
     if not plain:
-        raise Untrusted(f"Expected names of files beside {where}, found others.")
+        raise Untrusted(f"expected names of files beside {where}, found others")
     return shards

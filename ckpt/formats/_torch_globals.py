@@ -56,7 +56,7 @@ def _refuse(why: str) -> Callable[..., Refused]:
 
 def _encode(text: Any, encoding: Any = "latin1") -> bytes:
     if type(text) is not str or encoding not in ("latin1", "latin-1"):
-        raise Untrusted("Expected bytes as a text in latin1")
+        raise Untrusted("expected bytes as a text in latin1")
     return text.encode("latin-1")
 
 
@@ -77,9 +77,9 @@ def _default_dict(_: Any = None, *pairs: Any) -> dict[Any, Any]:
 def _check(key: Any) -> Any:
     """Return a key whose hash is cheap and differs from others'."""
     if type(key) not in (str, int, float, bool, bytes, type(None)):
-        raise Untrusted("Expected a text or a number as a key")
+        raise Untrusted("expected a text or a number as a key")
     if type(key) is int and key.bit_length() > 64:
-        raise LimitExceeded("Expected numbers of at most 64 bits as keys")
+        raise LimitExceeded("expected numbers of at most 64 bits as keys")
     return key
 
 
@@ -95,13 +95,13 @@ def _plain_bytes(data: Any = b"", encoding: Any = None) -> bytes:
     if encoding is not None:
         return _encode(data, encoding)
     if not isinstance(data, (bytes, bytearray)):
-        raise Untrusted("Expected bytes")
+        raise Untrusted("expected bytes")
     return bytes(data)
 
 
 def _complex(real: Any, imag: Any = 0.0) -> complex:
     if type(real) is not float or type(imag) is not float:
-        raise Untrusted("Expected two numbers of a complex one")
+        raise Untrusted("expected two numbers of a complex one")
     return complex(real, imag)
 
 
@@ -111,19 +111,19 @@ def _size(sizes: Iterable[Any] = ()) -> tuple[int, ...]:
 
 def _device(kind: Any, index: Any = None) -> str:
     if type(kind) is not str or not (index is None or type(index) is int):
-        raise Untrusted("Expected a device")
+        raise Untrusted("expected a device")
     return kind if index is None else f"{kind}:{index}"
 
 
 def _layout(name: Any) -> str:
     if type(name) is not str:
-        raise Untrusted("Expected the name of a layout")
+        raise Untrusted("expected the name of a layout")
     return name
 
 
 def _path(*parts: Any) -> str:
     if not all(type(part) is str for part in parts):
-        raise Untrusted("Expected the parts of a path")
+        raise Untrusted("expected the parts of a path")
     return "/".join(parts).replace("//", "/", 1)
 
 

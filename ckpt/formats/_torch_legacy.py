@@ -47,10 +47,10 @@ def read_legacy(fetch: Fetch, blob: Blob, *, length: int, decode: Decode) -> Any
             return _read(fetch, blob, data=data, length=length, decode=decode)
         except _Short:
             if span >= length:
-                raise Damaged("Expected more of a pickle, found its end") from None
+                raise Damaged("expected more of a pickle, found its end") from None
             if span >= MAX_PICKLE:
                 raise LimitExceeded(
-                    f"Expected pickles of at most {MAX_PICKLE} bytes"
+                    f"expected pickles of at most {MAX_PICKLE} bytes"
                 ) from None
             span *= 8
 
@@ -65,7 +65,7 @@ def _read(fetch: Fetch, blob: Blob, *, data: bytes, length: int, decode: Decode)
     def note(pid: Any) -> Storage:
         kind, key, size = find_storage(pid)
         if found.setdefault(key, (kind, size)) != (kind, size):
-            raise Untrusted(f"Expected storage {key[:80]!a} to be of one type and size")
+            raise Untrusted(f"expected storage {key[:80]!a} to be of one type and size")
         return Storage(kind, blob, 0, size)
 
     def run(at: int, persistent: Callable[[Any], Storage] | None) -> tuple[Any, int]:
@@ -79,7 +79,7 @@ def _read(fetch: Fetch, blob: Blob, *, data: bytes, length: int, decode: Decode)
     at = find_magic(data)
     version, at = run(at, None)
     if version != 1001:
-        raise Unsupported("Expected version 1001 of the old format of torch.save")
+        raise Unsupported("expected version 1001 of the old format of torch.save")
     system, at = run(at, None)
     _check_system(system)
     begin = at
@@ -102,10 +102,10 @@ def _check_system(system: Any) -> None:
     """Refuse files of machines whose numbers are not as here."""
     known = cast(dict[Any, Any], system) if isinstance(system, dict) else {}
     if known.get("protocol_version") != 1001:
-        raise Untrusted("Expected a description of the machine, found another value")
+        raise Untrusted("expected a description of the machine, found another value")
     if known.get("little_endian") is not True:
         raise Unsupported(
-            "Expected little-endian storages, found others: save the file again on a "
+            "expected little-endian storages, found others: save the file again on a "
             "little-endian machine"
         )
 
@@ -122,13 +122,13 @@ def _place(
     if not isinstance(keys, list) or sorted(found) != sorted(
         key for key in cast(list[Any], keys) if type(key) is str
     ):
-        raise Untrusted("Expected the keys of all storages, found others")
+        raise Untrusted("expected the keys of all storages, found others")
     starts: dict[str, int] = {}
     for key in cast(list[str], keys):
         kind, size = found[key]
         if at + 8 + size > length:
             raise Damaged(
-                f"Expected {size} bytes of storage {key[:80]!a}, found the end of the "
+                f"expected {size} bytes of storage {key[:80]!a}, found the end of the "
                 "file"
             )
         items = int.from_bytes(fetch(at, at + 8), "little", signed=True)

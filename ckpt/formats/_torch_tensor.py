@@ -76,10 +76,10 @@ def make_tensor(
     Untrusted unless all its items lie within the storage.
     """
     if not isinstance(storage, Storage):
-        raise Untrusted("Expected a tensor over a storage, found another value")
+        raise Untrusted("expected a tensor over a storage, found another value")
     shape, strides = read_sizes(size), read_sizes(stride)
     if type(offset) is not int or offset < 0 or len(shape) != len(strides):
-        raise Untrusted("Expected an offset, sizes and strides of one rank")
+        raise Untrusted("expected an offset, sizes and strides of one rank")
     if dtype not in DTYPES:
         return Refused(f"of dtype torch.{dtype}")
     itemsize = ITEMSIZES[dtype]
@@ -87,14 +87,14 @@ def make_tensor(
     last = sum((n - 1) * s for n, s in zip(shape, strides, strict=True))
     if count and (offset + last + 1) * itemsize > storage.size:
         raise Untrusted(
-            f"Expected items within a storage of {storage.size} bytes, found an offset "
+            f"expected items within a storage of {storage.size} bytes, found an offset "
             f"of {offset}, sizes {shape} and strides {strides} of {dtype}"
         )
     if math.prod(n or 1 for n in shape) * itemsize >= 1 << 62:
-        raise LimitExceeded(f"Expected less than 2**62 bytes, found {dtype}{shape}")
+        raise LimitExceeded(f"expected less than 2**62 bytes, found {dtype}{shape}")
     if count * itemsize > max(storage.size, _SPREAD):
         raise LimitExceeded(
-            f"Expected at most {_SPREAD} bytes in a tensor that repeats its items, "
+            f"expected at most {_SPREAD} bytes in a tensor that repeats its items, "
             f"found sizes {shape} and strides {strides} of {dtype}"
         )
     block = Block(
@@ -139,7 +139,7 @@ def rebuild_v3(
 ) -> Tensor | Refused:
     """Stand in for the function that makes tensors of the newer dtypes."""
     if type(dtype) is not str or dtype not in ITEMSIZES:
-        raise Untrusted("Expected a dtype of PyTorch, found another value")
+        raise Untrusted("expected a dtype of PyTorch, found another value")
     if metadata and any(cast(dict[Any, Any], metadata).values()):
         return Refused("with a conjugate or negative bit")
     return make_tensor(storage, dtype, offset, size, stride)
@@ -150,19 +150,19 @@ def rebuild_parameter(
 ) -> Any:
     """Stand in for the functions that make parameters of tensors."""
     if not isinstance(data, (Tensor, Refused)):
-        raise Untrusted("Expected a tensor as a parameter's data")
+        raise Untrusted("expected a tensor as a parameter's data")
     return data
 
 
 def rebuild_typed(func: Any, cls: Any, args: Any, state: Any = None) -> Any:
     """Stand in for the function that makes tensors of a class, with attributes."""
     if not isinstance(func, Global) or func.call is None or not isinstance(cls, Global):
-        raise Untrusted("Expected a function and a class of tensors")
+        raise Untrusted("expected a function and a class of tensors")
     if (cls.module, cls.name) not in TENSOR_CLASSES:
         return Refused(f"of the class {cls.module}.{cls.name}"[:200])
     made = func.call(*args)
     if not isinstance(made, (Tensor, Refused)):
-        raise Untrusted("Expected a function that makes tensors")
+        raise Untrusted("expected a function that makes tensors")
     return made
 
 
@@ -176,14 +176,14 @@ TENSOR_CLASSES = {
 def find_storage(pid: Any) -> tuple[StorageType, str, int]:
     """Return the type, key and size in bytes of a storage that a pickle refers to."""
     if not isinstance(pid, tuple) or len(cast(tuple[Any, ...], pid)) not in (5, 6):
-        raise Untrusted("Expected a reference to a storage, found another value")
+        raise Untrusted("expected a reference to a storage, found another value")
     kind, cls, key, _, count = cast(tuple[Any, ...], pid)[:5]
     if kind != "storage" or not isinstance(cls, StorageType) or type(key) is not str:
-        raise Untrusted("Expected a reference to a storage, found another")
+        raise Untrusted("expected a reference to a storage, found another")
     if pid[5:] not in ((), (None,)):
-        raise Untrusted("Expected whole storages, found a view of one")
+        raise Untrusted("expected whole storages, found a view of one")
     if type(count) is not int or not 0 <= count < 1 << 62:
-        raise Untrusted(f"Expected the size of storage {key!a}")
+        raise Untrusted(f"expected the size of storage {key!a}")
     return cls, key, count * cls.itemsize
 
 
@@ -191,20 +191,20 @@ def check_size(found: int, expected: int, *, key: str) -> None:
     """Raise Damaged unless a storage has the size that its tensors count on."""
     if found != expected:
         raise Damaged(
-            f"Expected {expected} bytes in storage {key[:80]!a}, found {found}"
+            f"expected {expected} bytes in storage {key[:80]!a}, found {found}"
         )
 
 
 def read_sizes(value: Any) -> Shape:
     """Return the sizes of an array; Untrusted or LimitExceeded for other values."""
     if not isinstance(value, tuple):
-        raise Untrusted("Expected sizes, found another value")
+        raise Untrusted("expected sizes, found another value")
     sizes = cast(tuple[Any, ...], value)
     for n in sizes:
         if type(n) is not int or not 0 <= n < 1 << 62:
-            raise Untrusted("Expected sizes, found another value")
+            raise Untrusted("expected sizes, found another value")
     if len(sizes) > _RANK:
-        raise LimitExceeded(f"Expected at most {_RANK} dimensions, found {len(sizes)}")
+        raise LimitExceeded(f"expected at most {_RANK} dimensions, found {len(sizes)}")
     return sizes
 
 

@@ -37,7 +37,7 @@ class Archive:
     def start(self, name: str) -> int:
         """Return where the bytes of a member begin; Damaged where there is none."""
         if name not in self.members:
-            raise Damaged(f"Expected a member {name!a}, found none")
+            raise Damaged(f"expected a member {name!a}, found none")
         if name not in self.starts:
             member = self.members[name]
             self.starts[name] = find_start(self.fetch, member, self.length)
@@ -61,7 +61,7 @@ class Archive:
         if known is None:
             known = self._place(kind, key, size)
         elif known.type != kind or known.size != size:
-            raise Untrusted(f"Expected storage {key[:80]!a} to be of one type and size")
+            raise Untrusted(f"expected storage {key[:80]!a} to be of one type and size")
         self.storages[key] = known
         return known
 
@@ -93,24 +93,24 @@ def open_archive(fetch: Fetch, blob: Blob, *, length: int) -> tuple[Archive, byt
     pickles = [n for n in members if n.endswith("/data.pkl") and n.count("/") == 1]
     if len(pickles) != 1:
         raise Untrusted(
-            f"Expected one data.pkl in an archive of PyTorch, found {len(pickles)}"
+            f"expected one data.pkl in an archive of PyTorch, found {len(pickles)}"
         )
     top = pickles[0].partition("/")[0]
     if f"{top}/constants.pkl" in members:
         raise Unsupported(
-            "Expected a file of torch.save, found a TorchScript archive: save its "
+            "expected a file of torch.save, found a TorchScript archive: save its "
             "state_dict() instead"
         )
     if members[pickles[0]].size > MAX_PICKLE:
-        raise LimitExceeded(f"Expected a pickle of at most {MAX_PICKLE} bytes")
+        raise LimitExceeded(f"expected a pickle of at most {MAX_PICKLE} bytes")
     archive = Archive(fetch, length, blob, members, top)
     order = f"{top}/byteorder"
     if order in members:
         if members[order].size > 16:
-            raise Untrusted("Expected a byte order, found a long text")
+            raise Untrusted("expected a byte order, found a long text")
         if (found := archive.read(order)) != b"little":
             raise Unsupported(
-                f"Expected little-endian storages, found {found!a}: save the file "
+                f"expected little-endian storages, found {found!a}: save the file "
                 "again on a little-endian machine"
             )
     return archive, archive.read(pickles[0])

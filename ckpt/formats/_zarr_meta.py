@@ -99,11 +99,11 @@ def parse_zarr(data: bytes, *, version: int, where: str) -> ZarrArray:
     except _Refused as refused:
         kind = Unsupported if refused.feature else Untrusted
         advice = (
-            "Read it with TensorStore and save it anew."
+            "read it with TensorStore and save it anew"
             if refused.feature
-            else "No writer makes this: get the checkpoint again."
+            else "no writer makes this, get the checkpoint again"
         )
-        raise kind(f"{refused} - at {where}. {advice}") from None
+        raise kind(f"{refused} - at {where}: {advice}") from None
 
 
 class _Refused(Exception):
@@ -115,7 +115,7 @@ class _Refused(Exception):
 
 
 def _refuse(expected: str, found: object, *, feature: bool = False) -> Any:
-    raise _Refused(f"Expected {expected}, found {found!r:.80}", feature=feature)
+    raise _Refused(f"expected {expected}, found {found!r:.80}", feature=feature)
 
 
 def _parse_v2(fields: dict[str, Any]) -> ZarrArray:
@@ -225,8 +225,8 @@ def _shapes(shape: Any, chunk: Any) -> tuple[Shape, Shape]:
     for dims in (sizes, pieces):
         if math.prod(max(n, 1) for n in dims) > _ITEMS:
             raise LimitExceeded(
-                f"Expected at most {_ITEMS:,} items in an array, found {dims!r:.80}. "
-                "No device holds it: get the checkpoint again."
+                f"expected at most {_ITEMS:,} items in an array, found {dims!r:.80}: "
+                "no device holds it, get the checkpoint again"
             )
     return sizes, pieces
 
@@ -321,6 +321,6 @@ def fill_of(array: ZarrArray, *, where: str) -> np.ndarray[Any, Any]:
     except (ValueError, TypeError, OverflowError):
         pass
     raise Untrusted(
-        f"Expected a fill value of {array.dtype}, found {value!r:.60} - at {where}. "
-        "No writer makes this: get the checkpoint again."
+        f"expected a fill value of {array.dtype}, found {value!r:.60} - at {where}: "
+        "no writer makes this, get the checkpoint again"
     )

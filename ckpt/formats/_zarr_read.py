@@ -66,9 +66,9 @@ def check_claim(source: Source, *, count: int) -> None:
     most = _FILLED if source.filled and array.fill is not None else count
     if array.cells > most:
         raise Damaged(
-            f"Expected at most {most:,} chunks, as many as are there, found "
+            f"expected at most {most:,} chunks, as many as are there, found "
             f"{array.cells:,} - at `{source.name}`, in "
-            f"{source.values.where(source.name)}. Restore another step."
+            f"{source.values.where(source.name)}: restore another step"
         )
     size = decoded_bytes(array.codecs, array.piece, array.dtype)
     if size < _LARGE or not source.values.is_near:
@@ -90,8 +90,8 @@ def make_lazy(source: Source) -> Lazy:
             return _read_box(source, box, index)
         except MemoryError:
             raise LimitExceeded(
-                f"Expected room for {box.size:,} items of {array.dtype}, found none - "
-                f"at {source.values.where(source.name)}. Read less at once."
+                f"expected room for {box.size:,} items of {array.dtype}, found none - "
+                f"at {source.values.where(source.name)}: read less at once"
             ) from None
 
     return Lazy(_unit(array), read)
@@ -224,8 +224,8 @@ def _fill(source: Source, name: str) -> Array:
     if source.filled and source.array.fill is not None:
         return fill_of(source.array, where=source.values.where(source.name))
     raise Damaged(
-        f"Expected a chunk, found none - at `{source.name}`, in "
-        f"{source.values.where(name)}. Restore another step."
+        f"expected a chunk, found none - at `{source.name}`, in "
+        f"{source.values.where(name)}: restore another step"
     )
 
 
@@ -235,8 +235,9 @@ def _blaming(source: Source, name: str) -> Generator[None]:
     try:
         yield
     except ValueError as error:
-        found = str(error).removeprefix("Expected ").rstrip(".")
+        found = str(error).rstrip(".").removeprefix("Expected ")
+        found = found.removeprefix("expected ")
         raise Damaged(
-            f"Expected {found} - at `{source.name}`, in {source.values.where(name)}. "
-            "Restore another step."
+            f"expected {found} - at `{source.name}`, in {source.values.where(name)}: "
+            "restore another step"
         ) from None

@@ -119,8 +119,8 @@ def _read_header(data: bytes, at: int) -> tuple[int, int | None, bool, int]:
     identifier = (0, 1, 2, 4)[descriptor & 3]
     if identifier and _take(data, at, identifier):
         raise Unsupported(
-            "Expected a zstd stream of its own, found one that needs a dictionary: "
-            "write it again without."
+            "expected a zstd stream of its own, found one that needs a dictionary: "
+            "write it again without"
         )
     at += identifier
     width = (1 if single else 0, 2, 4, 8)[descriptor >> 6]
@@ -129,8 +129,8 @@ def _read_header(data: bytes, at: int) -> tuple[int, int | None, bool, int]:
     window = known if single and known is not None else window
     if window > _WINDOW:
         raise LimitExceeded(
-            f"Expected a zstd window of {_WINDOW:,} bytes at most, found {window:,}: "
-            "write it again with a smaller one."
+            f"expected a zstd window of {_WINDOW:,} bytes at most, found {window:,}: "
+            "write it again with a smaller one"
         )
     return at, known, summed, min(window, _BLOCK)
 
@@ -155,8 +155,8 @@ def _decode_frame(data: bytes, least: int, most: int, *, guess: int) -> bytes:
             found = _SIZE.search(reason)
             if found is None:
                 raise Unsupported(
-                    "Expected TensorStore to say how long a zstd stream is, found: "
-                    f"{reason}. Write the checkpoint again without compression."
+                    "expected TensorStore to say how long a zstd stream is, found: "
+                    f"{reason}: write the checkpoint again without compression"
                 )
             size = int(found[1])
         else:
@@ -174,10 +174,10 @@ def _take(data: bytes, at: int, width: int) -> int:
 
 def _broken(found: str, at: int | None) -> Damaged:
     where = "" if at is None else f" at byte {at:,}"
-    return Damaged(f"Expected a stream of whole zstd frames, found {found}{where}.")
+    return Damaged(f"expected a stream of whole zstd frames, found {found}{where}")
 
 
 def _too_long(limit: int) -> LimitExceeded:
     return LimitExceeded(
-        f"Expected a zstd stream of {limit:,} bytes at most, found a longer one."
+        f"expected a zstd stream of {limit:,} bytes at most, found a longer one"
     )

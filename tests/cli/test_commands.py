@@ -119,7 +119,7 @@ def test_ls_and_show_say_what_another_library_wrote(capsys: Text) -> None:
         assert main(["ls", str(PEERS / name)]) == 0
         assert f"({rows[0]['format']})" in capsys.readouterr().out
         assert main(["show", str(PEERS / name)]) == 0
-        assert capsys.readouterr().out.startswith(f"{rows[0]['format']}: ")
+        assert capsys.readouterr().out.startswith(f"Checkpoint({rows[0]['format']}")
 
 
 def test_ls_says_that_nothing_is_there(tmp_path: Path, capsys: Text) -> None:

@@ -159,7 +159,7 @@ def test_the_newest_step_or_the_wanted_one_is_read(tmp_path: Path) -> None:
     store = open_store(tmp_path)
     assert materialise(store, newest.tree["w"]).tolist() == [10] * 3
     assert materialise(store, wanted.tree["w"]).tolist() == [9] * 3
-    with pytest.raises(NotFound, match=r"Expected step 8 in .*, found 9, 10"):
+    with pytest.raises(NotFound, match=r"expected step 8 in .*, found 9, 10"):
         find(tmp_path, step=8)
 
 

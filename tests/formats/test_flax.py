@@ -210,12 +210,12 @@ def packed(shape: Any, dtype: str, data: bytes, code: int = 1) -> Any:
 @pytest.mark.parametrize(
     ("value", "error", "reason"),
     [
-        (packed((2,), "float32", b"1234567"), Damaged, "Expected 8 bytes"),
+        (packed((2,), "float32", b"1234567"), Damaged, "expected 8 bytes"),
         (packed((2**40, 0, 2**40), "float32", b""), LimitExceeded, "2\\*\\*58"),
-        (packed((-1,), "float32", b""), Damaged, "Expected a shape"),
-        (packed((1.0,), "float32", b"1234"), Damaged, "Expected a shape"),
+        (packed((-1,), "float32", b""), Damaged, "expected a shape"),
+        (packed((1.0,), "float32", b"1234"), Damaged, "expected a shape"),
         (packed((1,) * 65, "float32", b"1234"), LimitExceeded, "64 dimensions"),
-        (packed("", "float32", b"1234"), Damaged, "Expected a shape"),
+        (packed("", "float32", b"1234"), Damaged, "expected a shape"),
         (packed((), "object", b"1234"), Unsupported, "dtype that JAX has"),
         (packed((), "float32", b"1234", code=4), Unsupported, "extension types"),
         (msgpack.ExtType(1, b"\x93\x90\xa1"), Damaged, "end of the document"),

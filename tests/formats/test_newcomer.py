@@ -2,7 +2,9 @@
 
 import hashlib
 import json
+import pickle
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from safetensors.numpy import load_file, save_file
 
 import ckpt
 from ckpt.cli import main
+from ckpt.cli._progress import show_progress
 
 PEERS = Path(__file__).parents[1] / "data" / "peers"
 WEIGHTS = {"a.w": np.arange(64, dtype=np.float32).reshape(8, 8), "b": np.ones(3)}
@@ -139,7 +142,12 @@ def test_a_file_of_a_checkpoint_stands_for_its_folder(path: str) -> None:
             ckpt.NotFound,
             r"it holds a\.gguf, and nothing of safetensors",
         ),
-        ("x/a.gguf", "x/a.gguf", ckpt.Unsupported, "found a file that is none of them"),
+        (
+            "x/a.gguf",
+            "x/a.gguf",
+            ckpt.Unsupported,
+            "a file of GGUF .*convert it first",
+        ),
     ],
 )
 def test_what_is_no_checkpoint_is_said_to_be_what_it_is(
@@ -160,6 +168,69 @@ def test_a_pointer_of_git_lfs_is_named(tmp_path: Path, name: str) -> None:
     for path in (tmp_path, tmp_path / name):
         with pytest.raises(ckpt.Damaged, match="git lfs pull"):
             ckpt.open(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "said"),
+    [
+        ("x.safetensors", b"<!DOCTYPE html>\n<html>401", "a page of HTML .*download"),
+        ("x.safetensors", b"Entry not found", "the text 'Entry not .*download"),
+        ("x.safetensors", b'{"error":"Repository"}', "the text .*error.*download"),
+        ("x.safetensors", b"", "an empty file .*download it again"),
+        ("x.bin", b"\n<html>401</html>", "a page of HTML .*download it again"),
+        ("x.bin", b"Entry not found", "the text 'Entry not .*download"),
+        ("x.msgpack", b"", "an empty file .*download it again"),
+        ("x.ckpt", b"", "an empty file .*download it again"),
+        ("x.pkl", pickle.dumps({"w": 1}), "a pickle that is none of torch.save's"),
+        ("x.pkl", pickle.dumps({"w": 1}, 0), "a pickle that is none of torch.save's"),
+        ("x.npy", b"\x93NUMPY\x01\x00v\x00", "an array of numpy .*numpy.load"),
+        ("x.npz", b"PK\x03\x04" + bytes(60), "a zip archive .*unpack it first"),
+        ("x.tgz", b"\x1f\x8b\x08" + bytes(60), "what gzip packed .*unpack it first"),
+        ("x.h5", b"\x89HDF\r\n\x1a\n" + bytes(60), "a file of HDF5 .*convert it"),
+        ("x", bytes(range(7, 90)), r"one that starts with b'\\x07"),
+    ],
+)
+def test_what_a_file_is_instead_is_named(
+    tmp_path: Path, name: str, data: bytes, said: str
+) -> None:
+    (tmp_path / name).write_bytes(data)
+    with pytest.raises((ckpt.Damaged, ckpt.Unsupported), match=f"found {said}"):
+        ckpt.open(tmp_path / name)
+
+
+def test_a_shard_that_is_a_page_is_named_and_not_a_whole_one(tmp_path: Path) -> None:
+    shutil.copytree(PEERS / "st_hub_sharded", tmp_path, dirs_exist_ok=True)
+    (tmp_path / "corpus.pt").write_text("not of the model")
+    shard = sorted(tmp_path.glob("*.safetensors"))[1]
+    data = shard.read_bytes()
+    shard.write_bytes(b"<!DOCTYPE html>\n<title>Access denied</title>")
+    with pytest.raises(ckpt.Damaged, match=f"page of HTML - in .*{shard.name}"):
+        ckpt.open(tmp_path)
+    shard.write_bytes(data[:-1])
+    with pytest.raises(ckpt.Damaged, match=f"found 1?[0-9,]+ - in .*{shard.name}"):
+        ckpt.open(tmp_path)
+
+
+def test_an_index_that_is_cut_off_says_what_to_do(tmp_path: Path) -> None:
+    shutil.copytree(PEERS / "st_hub_sharded", tmp_path, dirs_exist_ok=True)
+    index = tmp_path / "model.safetensors.index.json"
+    index.write_bytes(index.read_bytes()[:100])
+    with pytest.raises(ckpt.Untrusted, match=r"index\.json: fetch it again"):
+        ckpt.open(tmp_path)
+
+
+def test_a_folder_of_several_names_those_to_choose_from(tmp_path: Path) -> None:
+    for name in ("a.ckpt", "b.ckpt"):
+        shutil.copy(PEERS / "torch_zip" / "model.pt", tmp_path / name)
+    for name in ("checkpoint-500", "deep/checkpoint-1000"):
+        shutil.copytree(PEERS / "st_hub_sharded", tmp_path / name)
+    with pytest.raises(ckpt.NotFound) as caught:
+        ckpt.open(tmp_path)
+    told = str(caught.value)
+    assert told.endswith(
+        "give the path of what it holds, "
+        "a.ckpt, b.ckpt, checkpoint-500, deep/checkpoint-1000"
+    )
 
 
 def test_a_step_that_a_format_does_not_have_is_not_found() -> None:
@@ -208,6 +279,78 @@ def test_a_notebook_shows_whose_checkpoint_it_is() -> None:
     stepped = ckpt.open(PEERS / "ox_v0_manager")
     assert f"{stepped!r}".startswith(f"Checkpoint(orbax, step={stepped.step}, ")
     assert f"<b>orbax, step {stepped.step}</b>" in stepped._repr_html_()
+
+
+Text = pytest.CaptureFixture[str]
+
+
+def test_show_says_that_no_leaf_matches(capsys: Text) -> None:
+    assert main(["show", str(PEERS / "st_flax"), "nothing*"]) == 2
+    assert "found none for 'nothing*'" in capsys.readouterr().err
+
+
+def test_verify_reports_what_does_not_even_open(tmp_path: Path, capsys: Text) -> None:
+    save_file(WEIGHTS, tmp_path / "model.safetensors")
+    with (tmp_path / "model.safetensors").open("r+b") as file:
+        file.truncate(100)
+    assert main(["verify", str(tmp_path)]) == 1
+    assert "model.safetensors" in capsys.readouterr().err
+    assert main(["verify", str(tmp_path), "--json"]) == 1
+    told = json.loads(capsys.readouterr().out)
+    assert (told["ok"], "model.safetensors" in told["damaged"][0]) == (False, True)
+
+
+def test_plan_takes_specs_and_no_axis_twice(tmp_path: Path, capsys: Text) -> None:
+    save_file({"a.w": np.ones((8, 8), np.float32)}, tmp_path / "model.safetensors")
+    plan = ["plan", str(tmp_path), "--mesh", "data=2,model=2", "--processes", "4"]
+    for specs, wanted in (
+        ([], 4 * 256),
+        (["a.*=data,model"], 256),
+        (["a.*=-,model"], 4 * 128),
+        (["a.*=,model"], 4 * 128),
+        (["a.*=data+model"], 256),
+        (["a.*=data", "**="], 4 * 128),
+    ):
+        rules = [x for spec in specs for x in ("--spec", spec)]
+        assert main([*plan, *rules]) == 0
+        rows = capsys.readouterr().out.splitlines()[2:6]
+        assert sum(int(row.split()[2]) for row in rows) == wanted
+    assert main([*plan, "--spec", "a.*"]) == 2
+    assert "expected --spec as GLOB=data,model" in capsys.readouterr().err
+    assert main(["plan", str(tmp_path), "--mesh", "data=2,data=4"]) == 2
+    assert "found 'data' twice" in capsys.readouterr().err
+
+
+def test_diff_takes_a_step_of_each_side(capsys: Text) -> None:
+    path = str(PEERS / "ox_v0_manager")
+    assert main(["diff", path, path, "--left-step", "1", "--right-step", "1"]) == 0
+    assert "step 1 -> " in capsys.readouterr().out
+
+
+def test_what_goes_wrong_under_a_bar_has_its_own_line(
+    tmp_path: Path, capsys: Text, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setitem(sys.modules, "rich.progress", None)
+
+    def fail() -> None:
+        with show_progress("copy") as progress:
+            assert progress is not None
+            progress(1, 2)
+            raise OSError("torn")
+
+    with pytest.raises(OSError, match="torn"):
+        fail()
+    assert capsys.readouterr().err.endswith("50 % of 2 bytes\n")
+    with show_progress("copy"):
+        pass
+    assert capsys.readouterr().err == ""
+
+
+def test_the_version_is_told(capsys: Text) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        main(["--version"])
+    assert capsys.readouterr().out.startswith("ckpt-jax")
 
 
 @pytest.mark.parametrize("zarr3", [False, True])

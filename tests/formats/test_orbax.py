@@ -87,7 +87,7 @@ def test_a_manager_opens_at_the_step_that_is_wanted() -> None:
 
 
 def test_a_step_that_is_not_there_is_not_found() -> None:
-    with pytest.raises(NotFound, match="Expected step 7, found 1, 2 - in "):
+    with pytest.raises(NotFound, match="expected step 7, found 1, 2 - in "):
         read(PEERS / "ox_v0_manager", step=7)
 
 
