@@ -75,17 +75,22 @@ def test_trees_that_differ_are_refused_by_all(server: JobServer, folder: Path) -
     assert not out.exists()
 
 
+@pytest.mark.parametrize("careless", [False, True])
 def test_a_process_killed_while_it_writes_leaves_the_old_set(
-    server: JobServer, folder: Path
+    server: JobServer, folder: Path, careless: bool
 ) -> None:
+    """An export that first makes room, as careless ones do, is found out."""
     out = folder / "set"
     with server.start(Setup(2, devices=2)) as job:
         options = {"max_shard_bytes": 1_200_000}
         answers = job.run(f"{WORK}:export", str(out), options)
         assert [answer.status for answer in answers] == ["returned"] * 2, answers
         before = {name: (out / name).read_bytes() for name in os.listdir(out)}
-        answers = job.run(f"{WORK}:export_struck", str(out), 8, timeout=60)
+        answers = job.run(f"{WORK}:export_struck", str(out), 8, careless, timeout=60)
         assert answers[0].status != "returned", answers
+    if careless:
+        assert not set(before) & set(os.listdir(out))
+        return
     # The kill came while files of the new set were written.
     assert set(os.listdir(out)) > set(before)
     for name, data in before.items():
