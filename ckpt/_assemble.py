@@ -12,7 +12,7 @@ import numpy as np
 from jax.sharding import NamedSharding
 
 import layouts
-from layouts import Box, Round, Wants
+from layouts import Box, Wants
 
 from ._catalog import Opened
 from ._checkpoint import partition_spec, read_box
@@ -21,9 +21,12 @@ from ._exchange import (
     can_move,
     find_wants,
     gather_bytes,
+    give_up,
     lay_round,
+    move_agreed,
     move_bits,
     read_round,
+    refuse_lost,
 )
 from ._job import ALONE, Job, Post
 from ._making import (
@@ -198,10 +201,21 @@ def _assemble_shared(
             )
         for exchange in layouts.plan_rounds(units, limit=limit, processes=job.count):
             post = {"plan": plan, "exchange": layouts.digest(repr(exchange).encode())}
-            mine = _read_together(opened, exchange, places, job, f"read-{count}", post)
-            count += 1
             with job.refusing(f"read-{count}"):
-                lay_round(exchange, gather_bytes(mine), targets)
+                mine = read_round(opened, exchange, places, job)
+            gathered = move_agreed(
+                job,
+                f"read-{count}",
+                mine,
+                gather_bytes,
+                post=post,
+                decide=_check_same,
+            )
+            count += 1
+            if isinstance(gathered, str):
+                give_up(job, f"read-{count}", gathered)
+            with job.refusing(f"read-{count}"):
+                lay_round(exchange, gathered, targets)
         with job.refusing(f"read-{count}"):
             made |= {n: finish(makings[n], buffers[n]) for n in group}
     job.agree(f"read-{count}", lambda: {"plan": plan}, decide=_check_same)
@@ -234,26 +248,8 @@ def _name_sharding(sharding: Any) -> str:
     return f"{sharding} on {[device.id for device in devices]}"
 
 
-def _read_together(
-    opened: Opened,
-    exchange: Round,
-    places: Mapping[int, int],
-    job: Job,
-    name: str,
-    post: Post,
-) -> Array:
-    """Read this process's part of an exchange, and wait until all have theirs."""
-    read: list[Array] = []
-
-    def work() -> Post:
-        read.append(read_round(opened, exchange, places, job))
-        return post
-
-    job.agree(name, work, decide=_check_same)
-    return read[0]
-
-
 def _check_same(posts: list[Post]) -> None:
+    refuse_lost(posts)
     if any(post != posts[0] for post in posts):
         raise ValueError(
             "expected every process to restore the same leaves in the same way, found "

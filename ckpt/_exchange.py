@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from threading import Event, Thread
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 import jax
 import numpy as np
@@ -15,12 +16,16 @@ import layouts
 from layouts import Box, Round, Wants
 
 from ._catalog import Opened
+from ._errors import CkptError
 from ._job import Job, Post
 from ._read import Fill, empty_aligned, fill_buffers, scatter
 
 Array = np.ndarray[Any, Any]
 
 _SUB_BYTE = {"int2", "int4", "uint2", "uint4", "float4_e2m1fn"}
+
+_NAMING_SECONDS = 5.0
+"""How long processes wait, after an exchange that failed, to see who is missing."""
 
 EXCHANGE_BYTES = 256 << 20
 """How much is exchanged at once, unless the caller's budget is smaller."""
@@ -84,7 +89,6 @@ def gather_bytes(mine: Array) -> Array:
 
     Every process must come here, with as many bytes.
     """
-    _wait_for(_last)
     return _move_rows(mine, PartitionSpec())
 
 
@@ -109,15 +113,22 @@ def _move_rows(mine: Array, spec: PartitionSpec) -> Array:
         return np.asarray(_lay_by(mesh, spec)(rows).addressable_data(0))
 
 
-def trade_agreed(
-    job: Job, name: str, mine: Array, *, decide: Callable[[list[Post]], None]
+def move_agreed(
+    job: Job,
+    name: str,
+    mine: Array,
+    move: Callable[[Array], Array],
+    *,
+    post: Post,
+    decide: Callable[[list[Post]], None],
 ) -> Array | str:
-    """Agree on a round, then `trade_bytes`; return why where that failed.
+    """Agree on a round, then gather or trade bytes; return why where that failed.
 
     Whoever has agreed takes part, also when it is interrupted meanwhile: the others
-    would wait in XLA for ever. They do so for the timeout of the job at most.
+    would wait in XLA for ever. They do so for the timeout of the job at most. Where
+    this returns a text, `give_up` in the next round.
     """
-    trade = _Trade(job, name, mine, decide)
+    trade = _Trade(job, name, mine, move, post, decide)
     try:
         return trade.run()
     except Exception:
@@ -128,13 +139,41 @@ def trade_agreed(
         raise
 
 
+def give_up(job: Job, name: str, why: str) -> NoReturn:
+    """Raise, after an exchange that failed: the one that is missing, if one is."""
+    late = replace(job, timeout=min(job.timeout, _NAMING_SECONDS))
+    late.agree(name, lambda: {"lost": why}, decide=refuse_lost)
+    raise _describe_lost(job.process, why)
+
+
+def refuse_lost(posts: list[Post]) -> None:
+    """Raise if a process has told that its exchange failed."""
+    for process, post in enumerate(posts):
+        if why := post.get("lost"):
+            raise _describe_lost(process, why)
+
+
+def _describe_lost(process: int, why: str) -> CkptError:
+    return CkptError(
+        "expected that all processes exchange what they hold, found on process "
+        f"{process}: {why}"
+    )
+
+
 class _Trade:
     """An exchange in a thread of its own, where no interrupt comes between."""
 
     def __init__(
-        self, job: Job, name: str, mine: Array, decide: Callable[[list[Post]], None]
+        self,
+        job: Job,
+        name: str,
+        mine: Array,
+        move: Callable[[Array], Array],
+        post: Post,
+        decide: Callable[[list[Post]], None],
     ) -> None:
-        self._job, self._name, self._mine, self._decide = job, name, mine, decide
+        self._job, self._name, self._mine, self._move = job, name, mine, move
+        self._post, self._decide = post, decide
         self._before = list(_last)
         self._agreed = Event()
         self._refusal: Exception | None = None
@@ -160,7 +199,7 @@ class _Trade:
 
     def _work(self) -> None:
         try:
-            self._job.agree(self._name, dict[str, Any], decide=self._decide)
+            self._job.agree(self._name, lambda: self._post, decide=self._decide)
         except Exception as error:
             self._refusal = error
             return
@@ -168,7 +207,7 @@ class _Trade:
             self._agreed.set()
         try:
             _wait_for(self._before)
-            self._found = trade_bytes(self._mine)
+            self._found = self._move(self._mine)
         except Exception as error:
             self._found = f"{type(error).__name__}: {error!s:.400}"
 

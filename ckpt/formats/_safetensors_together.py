@@ -10,8 +10,8 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
-from typing import Any, NoReturn, cast
+from dataclasses import dataclass, field
+from typing import Any, cast
 
 import numpy as np
 
@@ -19,8 +19,8 @@ from layouts import Handover
 
 from .._catalog import PathLike
 from .._copy import Progress
-from .._errors import CkptError, CommitUnknown, NotFound, Unsupported
-from .._exchange import trade_agreed
+from .._errors import CommitUnknown, NotFound, Unsupported
+from .._exchange import give_up, move_agreed, refuse_lost, trade_bytes
 from .._job import Job, Post, joined
 from .._snapshot import differing_leaves
 from .._source import Source, Transfer
@@ -44,9 +44,6 @@ from ._safetensors_write import (
     read_old,
     refuse_ties,
 )
-
-_NAMING_SECONDS = 5.0
-"""How long processes wait, after an exchange that failed, to see who is missing."""
 
 
 def write_set_together(
@@ -178,26 +175,28 @@ def _write_files(
             name = f"write-{number}"
             with withdrawing(job, [name, f"write-{number + 1}", "commit"]):
                 if isinstance(arrived, str):
-                    _give_up(job, name, arrived)
+                    give_up(job, name, arrived)
                 # All meet before each exchange: none waits in it for one that failed.
                 with job.refusing(name):
                     outs.put(before, arrived)
                     sent = _pack(step, plan, job)
                 if step.length:
-                    arrived = trade_agreed(job, name, sent, decide=_refuse_lost)
+                    arrived = move_agreed(
+                        job, name, sent, trade_bytes, post={}, decide=refuse_lost
+                    )
                 else:
-                    job.agree(name, dict[str, Any], decide=_refuse_lost)
+                    job.agree(name, dict[str, Any], decide=refuse_lost)
             before = step
         with withdrawing(job, ["commit"]):
             if isinstance(arrived, str):
-                _give_up(job, "commit", arrived)
+                give_up(job, "commit", arrived)
             with job.refusing("commit"):
                 outs.put(before, arrived)
                 outs.finish()
                 store.sync_folders([""])
 
             def decide(posts: list[Post]) -> None:
-                _refuse_lost(posts)
+                refuse_lost(posts)
                 outs.publish()
                 commit()
 
@@ -212,26 +211,6 @@ def _write_files(
 
 class _Silence(Exception):
     """Process 0 may have completed the set, and does not say so."""
-
-
-def _give_up(job: Job, name: str, why: str) -> NoReturn:
-    """Raise, after an exchange that failed: the one that is missing, if one is."""
-    late = replace(job, timeout=min(job.timeout, _NAMING_SECONDS))
-    late.agree(name, lambda: {"lost": why}, decide=_refuse_lost)
-    raise _describe_lost(job.process, why)
-
-
-def _refuse_lost(posts: list[Post]) -> None:
-    for process, post in enumerate(posts):
-        if why := post.get("lost"):
-            raise _describe_lost(process, why)
-
-
-def _describe_lost(process: int, why: str) -> CkptError:
-    return CkptError(
-        "expected that all processes exchange what they hold, found on process "
-        f"{process}: {why}"
-    )
 
 
 def _check_there(store: Store, plan: Plan) -> None:

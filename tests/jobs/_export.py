@@ -16,7 +16,7 @@ from safetensors.numpy import load_file
 
 import ckpt
 from ckpt import save_safetensors
-from ckpt._exchange import trade_agreed
+from ckpt._exchange import move_agreed, trade_bytes
 from ckpt._job import joined
 
 SPECS: Mapping[str, P] = {
@@ -133,7 +133,7 @@ def trade_interrupted() -> list[int]:
     mine = np.full((jax.process_count(), 1024), process + 1, np.uint8)
     with joined(30.0, in_turn=True) as job:
         try:
-            found = trade_agreed(job, "trade", mine, decide=decide)
+            found = move_agreed(job, "trade", mine, trade_bytes, post={}, decide=decide)
         except KeyboardInterrupt:
             told.append("interrupted")
             found = mine

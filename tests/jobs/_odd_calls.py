@@ -1,7 +1,9 @@
 """What members of a job do that is odd, wrong, or not the same everywhere."""
 
+import os
 import signal
 import threading
+import time
 from collections.abc import Sequence
 from typing import Any
 from unittest.mock import patch
@@ -11,7 +13,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 
 import ckpt
-from ckpt import _attempt
+from ckpt import _assemble, _attempt
 
 SECONDS = 4.0
 SMALL, LARGE = 64, 1 << 16
@@ -61,6 +63,24 @@ def restore_some(
     wanted |= {"specs": lambda path, shape, spec: P()} | (options or {})
     found = ckpt.restore(run, whole_mesh(), **wanted)
     return [is_right(found[k], make_values("ab".index(k), rows)) for k in names]
+
+
+def exchange_interrupted(run: str, rows: int) -> list[bool]:
+    """Restore; process 1 is interrupted when all have agreed to exchange."""
+    move = _assemble.gather_bytes
+
+    def interrupt(number: int, _: Any) -> None:
+        raise KeyboardInterrupt(number)
+
+    def gather(mine: Any) -> Any:
+        if jax.process_index() == 1:
+            os.kill(os.getpid(), signal.SIGUSR2)
+            time.sleep(0.5)
+        return move(mine)
+
+    signal.signal(signal.SIGUSR2, interrupt)
+    with patch.object(_assemble, "gather_bytes", gather):
+        return restore_some(run, rows, "ab")
 
 
 def restore_in_threads(run: str, rows: int) -> list[bool]:

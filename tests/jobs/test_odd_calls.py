@@ -38,6 +38,20 @@ def test_threads_that_restore_at_once_never_get_wrong_values(
             assert [answer.value for answer in answers] == [[True] * 4] * 2
 
 
+def test_an_interrupt_in_an_exchange_leaves_no_process_waiting(
+    server: JobServer, folder: Path
+) -> None:
+    run = str(folder / "run")
+    with server.start(Setup(2)) as job:
+        assert find_failed("save", job.run(f"{ODD}:save_two", run, SMALL)) == []
+        answers = job.run(f"{ODD}:exchange_interrupted", run, SMALL, timeout=30)
+        assert [a.status for a in answers] == ["raised"] * 2, answers
+        assert answers[1].error == "KeyboardInterrupt"
+        assert "process 1" in answers[0].message, answers
+        answers = job.run(f"{ODD}:restore_some", run, SMALL, ["a", "b"])
+        assert [a.value for a in answers] == [[True, True]] * 2, answers
+
+
 @pytest.mark.parametrize("form", ["sharded", "zeros"])
 def test_a_dtype_that_differs_is_refused(
     server: JobServer, folder: Path, form: str
