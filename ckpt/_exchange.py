@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
+from threading import Event, Thread
 from typing import Any, cast
 
 import jax
@@ -14,7 +15,7 @@ import layouts
 from layouts import Box, Round, Wants
 
 from ._catalog import Opened
-from ._job import Job
+from ._job import Job, Post
 from ._read import Fill, empty_aligned, fill_buffers, scatter
 
 Array = np.ndarray[Any, Any]
@@ -83,6 +84,7 @@ def gather_bytes(mine: Array) -> Array:
 
     Every process must come here, with as many bytes.
     """
+    _wait_for(_last)
     return _move_rows(mine, PartitionSpec())
 
 
@@ -107,6 +109,80 @@ def _move_rows(mine: Array, spec: PartitionSpec) -> Array:
         return np.asarray(_lay_by(mesh, spec)(rows).addressable_data(0))
 
 
+def trade_agreed(
+    job: Job, name: str, mine: Array, *, decide: Callable[[list[Post]], None]
+) -> Array | str:
+    """Agree on a round, then `trade_bytes`; return why where that failed.
+
+    Whoever has agreed takes part, also when it is interrupted meanwhile: the others
+    would wait in XLA for ever. They do so for the timeout of the job at most.
+    """
+    trade = _Trade(job, name, mine, decide)
+    try:
+        return trade.run()
+    except Exception:
+        raise
+    except BaseException as error:
+        job.withdraw([name], error)
+        trade.settle()
+        raise
+
+
+class _Trade:
+    """An exchange in a thread of its own, where no interrupt comes between."""
+
+    def __init__(
+        self, job: Job, name: str, mine: Array, decide: Callable[[list[Post]], None]
+    ) -> None:
+        self._job, self._name, self._mine, self._decide = job, name, mine, decide
+        self._before = list(_last)
+        self._agreed = Event()
+        self._refusal: Exception | None = None
+        self._found: Array | str = ""
+        self._thread = Thread(target=self._work, name="ckpt-trade", daemon=True)
+
+    def run(self) -> Array | str:
+        """Return what has arrived, or what went wrong after all had agreed."""
+        _last[:] = [self._thread]
+        self._thread.start()
+        self._agreed.wait()
+        if not self.settle():
+            return f"its exchange did not end within {self._job.timeout:g} s"
+        if self._refusal is not None:
+            raise self._refusal
+        return self._found
+
+    def settle(self) -> bool:
+        """Wait for the end, unless it does not come in time."""
+        if self._thread.is_alive():
+            self._thread.join(self._job.timeout)
+        return not self._thread.is_alive()
+
+    def _work(self) -> None:
+        try:
+            self._job.agree(self._name, dict[str, Any], decide=self._decide)
+        except Exception as error:
+            self._refusal = error
+            return
+        finally:
+            self._agreed.set()
+        try:
+            _wait_for(self._before)
+            self._found = trade_bytes(self._mine)
+        except Exception as error:
+            self._found = f"{type(error).__name__}: {error!s:.400}"
+
+
+_last: list[Thread] = []
+"""The exchange that was begun last: another one must not overtake it."""
+
+
+def _wait_for(threads: Sequence[Thread]) -> None:
+    for thread in threads:
+        if thread.is_alive():
+            thread.join()
+
+
 def can_move(dtype: np.dtype[Any] | None) -> bool:
     """Tell whether arrays of a dtype go from device to device bit for bit."""
     return dtype is not None and dtype.name not in _SUB_BYTE
@@ -118,6 +194,7 @@ def move_bits(array: jax.Array, sharding: Any) -> jax.Array:
     A collective: every process must come here. Small floats go as integers: XLA may
     compute with them as float32, which would quiet signalling NaNs.
     """
+    _wait_for(_last)
     dtype = np.dtype(array.dtype)
     if not sharding.addressable_devices:
         # Not one of those that have it: it is not for this process to move it.

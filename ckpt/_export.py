@@ -54,11 +54,12 @@ def save_safetensors(
     for all to call, with the same arguments. Each writes whole files, about as many
     bytes as the others if the set has enough files (`max_shard_bytes`), and `progress`
     tells of its own; what others hold of those they hand over by XLA. When one fails or
-    stays away for `barrier_timeout` seconds, all raise, and readers see the old set.
+    stays away for `barrier_timeout` seconds, all raise, and readers see the old set;
+    CommitUnknown says that process 0 fell silent as it put the new one in place.
     Other trees, and paths, are local: let one process call it.
 
     Raises Unsupported, StepExists, NotFound, Damaged, LimitExceeded, StoreError,
-    BarrierTimeout.
+    BarrierTimeout, CommitUnknown.
 
     >>> import jax.numpy as jnp, ckpt
     >>> ckpt.save_safetensors({"layer": {"w": jnp.ones(3)}}, "memory://doc-export")

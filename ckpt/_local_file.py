@@ -56,6 +56,10 @@ class LocalReader:
         view[: len(data)] = data
         return len(data)
 
+    def status(self) -> os.stat_result:
+        """Return what the file system says of the file that is open."""
+        return os.fstat(self._fd)
+
     def lock(self) -> bool:
         """Lock the file until it is closed; False while another has it locked."""
         return lock_file(self._fd)

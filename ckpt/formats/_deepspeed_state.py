@@ -6,7 +6,7 @@ from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeVar, cast
 
-from .._errors import Damaged, Untrusted
+from .._errors import Damaged, LimitExceeded, Untrusted
 from ._entry import Shape, Tensor
 from ._naming import naming
 from ._torch_globals import TORCH
@@ -14,6 +14,9 @@ from ._torch_globals import TORCH
 T = TypeVar("T")
 
 Tree = dict[Any, Any]
+
+MAX_ENTRIES = 1 << 18
+"""How many values all parameters may have: what a file says once may count for each."""
 
 _KNOWN = {
     "module",
@@ -155,9 +158,16 @@ def add_module(tree: Tree, model: Tree, *, sharded: bool) -> None:
 
 def add_shared(tree: Tree, model: Tree) -> None:
     """Let parameters that are others' second names be the same ones."""
+    count = 0
     for alias, source in take_or(model, "shared_params", dict[Any, Any]).items():
         if type(alias) is not str or type(source) is not str or source not in tree:
             raise Damaged(f"expected the parameter {str(source)[:100]!a}, found none")
+        count += len(tree[source])
+        if count > MAX_ENTRIES:
+            raise LimitExceeded(
+                f"expected at most {MAX_ENTRIES:,} values of second names, found more: "
+                "get the checkpoint again"
+            )
         tree[alias] = {**tree[source], **tree.get(alias, {})}
 
 

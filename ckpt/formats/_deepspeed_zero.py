@@ -6,9 +6,10 @@ import math
 from collections.abc import Iterator
 from typing import Any, cast
 
-from .._errors import Damaged, Unsupported, Untrusted
+from .._errors import Damaged, LimitExceeded, Unsupported, Untrusted
 from ._deepspeed_flat import Flat, Run, align, join, shape_runs
 from ._deepspeed_state import (
+    MAX_ENTRIES,
     Tree,
     take,
     take_dict,
@@ -53,6 +54,7 @@ def read_partitions(model: Tree, states: list[Tree]) -> tuple[Tree, list[Any]]:
     if any(set(held) != set(kinds[0]) for held in kinds):
         raise Damaged(f"expected the same optimizer on all ranks: {_LOST}")
     split = _split_whole if stage == 3 else _split_groups
+    _check_entries(groups, bases[0], kinds[0])
     tree: Tree = {name: {} for group in groups for name in group}
     for kind in kinds[0]:
         parts = [held[kind] for held in kinds]
@@ -85,6 +87,20 @@ def read_frozen(models: list[Tree], *, sharded: bool) -> Tree:
             "frozen": shape_runs(runs, dtype=flat.dtype, shape=shape, name=name)
         }
     return tree
+
+
+def _check_entries(
+    groups: list[dict[str, Shape]], base: Tree, kinds: dict[str, list[Any]]
+) -> None:
+    """Refuse what multiplies: each parameter gets every entry of its group."""
+    states = take_or(base, "state", dict[Any, Any]).values()
+    held = max((len(cast(Tree, x)) for x in states if isinstance(x, dict)), default=0)
+    count = sum(map(len, groups)) * (held + len(kinds))
+    if count > MAX_ENTRIES:
+        raise LimitExceeded(
+            f"expected at most {MAX_ENTRIES:,} values of parameters, found {count:,}: "
+            "get the checkpoint again"
+        )
 
 
 def _check_ranks(states: list[Tree]) -> None:

@@ -20,6 +20,7 @@ from .._read import scatter
 from .._store import CutShort, Reader, Store
 from .._write import run_all
 from ._entry import Array, Blob, Block, Lazy, Tensor
+from ._marks import Marks, check_mark
 from ._strides import (
     c_strides,
     cut_strided,
@@ -70,16 +71,26 @@ class _Job:
 
 
 def fill_wants(
-    store: Store, wants: Sequence[Want], *, gap: int = 0, parallel: int = 1
+    store: Store,
+    wants: Sequence[Want],
+    *,
+    gap: int = 0,
+    parallel: int = 1,
+    marks: Marks | None = None,
 ) -> None:
-    """Read what is wanted; Damaged, naming tensor and object, where that fails."""
+    """Read what is wanted; Damaged, naming tensor and object, where that fails.
+
+    Files that `marks` knows must be those still, before and after they are read.
+    """
     for want in wants:
         if isinstance(want.tensor.data, np.ndarray):
             _copy_held(want.tensor, want.goals)
     groups = _groups(job for want in wants for job in _jobs(store, want, gap))
     # Planned while it is carried out: a plan of all runs may be large itself.
     while wave := list(islice(groups, _WAVE * parallel)):
-        run_all(lambda group: _carry_out(store, group), wave, parallel=parallel)
+        run_all(
+            lambda group: _carry_out(store, group, marks or {}), wave, parallel=parallel
+        )
     for want in wants:
         if want.tensor.dtype == "bool":
             _refuse_other_bools(store, want)
@@ -99,7 +110,7 @@ def _groups(jobs: Iterator[_Job]) -> Iterator[list[_Job]]:
         yield group
 
 
-def _carry_out(store: Store, group: Sequence[_Job]) -> None:
+def _carry_out(store: Store, group: Sequence[_Job], marks: Marks) -> None:
     with ExitStack() as stack:
         name = group[0].name
         reader = stack.enter_context(store.open(name, trusted=True)) if name else None
@@ -111,6 +122,8 @@ def _carry_out(store: Store, group: Sequence[_Job]) -> None:
                     f"expected memory for {job.nbytes:,} bytes, found none - in "
                     f"{store.url}/{name}: select= less"
                 ) from None
+        # Afterwards: what was written while it was read is found as well.
+        check_mark(marks, name, reader, url=store.url)
 
 
 def _jobs(store: Store, want: Want, gap: int) -> Iterator[_Job]:

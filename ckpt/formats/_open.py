@@ -26,6 +26,7 @@ from ._collector import hold_collector
 from ._detect import find_catalogue
 from ._entry import Array, Catalogue, Tensor
 from ._fill import SPAN_BYTES, Want, fill_wants
+from ._marks import Marks, mark_files
 from ._strides import choose_chunk, held_bytes, is_in_c_order, item_bytes
 
 _REMOTE_GAP = 64 << 10
@@ -44,6 +45,7 @@ class ForeignValues:
     catalogue: Catalogue
     paths: tuple[str, ...]
     tensors: tuple[Tensor | None, ...]
+    marks: Marks
 
     @property
     def format(self) -> str:
@@ -69,7 +71,13 @@ class ForeignValues:
             )
             for number, boxes, buffers in goals
         ]
-        fill_wants(self.store, wants, gap=_gap(self.store), parallel=parallel)
+        fill_wants(
+            self.store,
+            wants,
+            gap=_gap(self.store),
+            parallel=parallel,
+            marks=self.marks,
+        )
 
     def checks(self) -> Iterator[tuple[str, int, Callable[[], None]]]:
         """Yield name, bytes and check of each tensor, and what the format adds."""
@@ -90,7 +98,7 @@ class ForeignValues:
         for number in range(grid.length):
             box = grid.box(grid.coordinates(number))
             want = Want(path, tensor, ((box, empty_aligned(box.shape, dtype)),))
-            fill_wants(self.store, [want], gap=_gap(self.store))
+            fill_wants(self.store, [want], gap=_gap(self.store), marks=self.marks)
 
 
 def _gap(store: Store) -> int:
@@ -138,7 +146,8 @@ def describe_catalogue(store: Store, catalogue: Catalogue) -> Opened:
         leaves.append(leaf)
         kept.append(tensor)
     manifest = Manifest(catalogue.step, "", structure, tuple(leaves), ())
-    values = ForeignValues(store, catalogue, structure.paths, tuple(kept))
+    marks = mark_files(store, kept)
+    values = ForeignValues(store, catalogue, structure.paths, tuple(kept), marks)
     digest = _digest(catalogue, manifest)
     return Opened(store, manifest, 0, digest, None, None, foreign=values)
 

@@ -8,45 +8,35 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field
-from typing import Any, cast
+from dataclasses import dataclass, field, replace
+from typing import Any, NoReturn, cast
 
 import numpy as np
 
-import layouts
-from layouts import Box, Handover, Need, Parcel, Share
+from layouts import Handover
 
 from .._catalog import PathLike
-from .._copy import Progress, count_up
-from .._errors import Unsupported
-from .._exchange import EXCHANGE_BYTES, trade_bytes
+from .._copy import Progress
+from .._errors import CkptError, CommitUnknown, NotFound, Unsupported
+from .._exchange import trade_agreed
 from .._job import Job, Post, joined
 from .._snapshot import differing_leaves
 from .._source import Source, Transfer
-from .._store import Store, Writer
+from .._store import Store
 from .._store_options import GivenOptions
 from .._together import refuse_memory, withdrawing
 from .._written import check_budget
 from ._entry import Array
-from ._safetensors_items import Content, Item, read_source, take_content
-from ._safetensors_plan import (
-    INDEX,
-    SINGLE,
-    File,
-    assign_files,
-    choose_infix,
-    cut_item,
-    plan_files,
-    split_items,
-)
+from ._safetensors_items import Content, take_content
+from ._safetensors_outs import Outs
+from ._safetensors_parts import Plan, plan_parts
+from ._safetensors_plan import INDEX, choose_infix, plan_files, split_items
 from ._safetensors_write import (
-    PIECE_BYTES,
     check_metadata,
     check_shard,
     commit_set,
-    lay,
     limit_files,
     list_free,
     locate_set,
@@ -55,32 +45,8 @@ from ._safetensors_write import (
     refuse_ties,
 )
 
-_COPIES = 4
-"""How often what is handed over in a step is held: here and on a device, out and in."""
-
-_LEAST_BYTES = 4096
-"""What a process hands another in a step, or more, however many there are."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """Where in the set a box of an array goes."""
-
-    file: int
-    offset: int
-    item: Item
-    box: Box
-
-
-@dataclass(frozen=True, slots=True)
-class _Plan:
-    """The files and who writes each; the boxes of all of them, and how they are met."""
-
-    files: list[File]
-    owners: list[int]
-    places: list[_Place]
-    needs: list[Need]
-    steps: list[Handover]
+_NAMING_SECONDS = 5.0
+"""How long processes wait, after an exchange that failed, to see who is missing."""
 
 
 def write_set_together(
@@ -139,15 +105,14 @@ def write_set_together(
             files, index = plan_files(
                 groups, ties=content.ties, metadata=told, infix=answer["infix"]
             )
-            plan = _plan(files, job.count, budget)
-        _write_files(job, store, plan, progress)
+            plan = plan_parts(files, job.count, budget)
         made = [file.name for file in files]
 
-        def commit(_: list[Post]) -> None:
+        def commit() -> None:
+            _check_there(store, plan)
             commit_set(store, index, made, begun.names, begun.old)
 
-        with withdrawing(job, ["commit"]):
-            job.agree("commit", dict[str, Any], decide=commit)
+        _write_files(job, store, plan, progress, commit)
     return (*made, INDEX) if index else tuple(made)
 
 
@@ -197,80 +162,92 @@ class _Begun:
         return {"budget": budget, "infix": infix}
 
 
-def _plan(files: list[File], processes: int, budget: int | None) -> _Plan:
-    owners = assign_files(files, processes)
-    held = min(budget or EXCHANGE_BYTES, EXCHANGE_BYTES) // _COPIES
-    most = max(_LEAST_BYTES, held // processes)
-    places: list[_Place] = []
-    needs: list[Need] = []
-    for number, (file, owner) in enumerate(zip(files, owners, strict=True)):
-        at = len(file.header)
-        for item in file.items:
-            size = min(held, PIECE_BYTES) if _has_whole(item, owner) else most
-            # A float4 is a whole byte in memory.
-            for box in cut_item(item, most=size * min(item.bits, 8) // 8):
-                if box.size:
-                    shares = _share(item, box, owner)
-                    itemsize = max(item.bits, 8) // 8
-                    needs.append(Need(owner, shares, itemsize, number))
-                    places.append(_Place(number, at, item, box))
-                at += box.size * item.bits // 8
-    return _Plan(files, owners, places, needs, layouts.plan_handovers(needs, most=most))
-
-
-def _holders(item: Item) -> layouts.Holders | None:
-    """Return who holds each piece of an array; None where all have all of it."""
-    if not isinstance(item.source, Source) or item.source.is_on_host:
-        return None
-    pieces = item.source.pieces
-    assert pieces is not None
-    count = layouts.Grid(item.shape, pieces.piece).length
-    return pieces.holders or ((0,),) * count
-
-
-def _has_whole(item: Item, process: int) -> bool:
-    return all(process in found for found in _holders(item) or ())
-
-
-def _share(item: Item, box: Box, owner: int) -> tuple[Share, ...]:
-    holders = _holders(item)
-    if holders is None or not isinstance(item.source, Source):
-        return (Share(box, (owner,)),)
-    pieces = item.source.pieces
-    assert pieces is not None
-    return layouts.share_box(box, item.shape, pieces.piece, holders)
-
-
 def _write_files(
-    job: Job, store: Store, plan: _Plan, progress: Progress | None
+    job: Job,
+    store: Store,
+    plan: Plan,
+    progress: Progress | None,
+    commit: Callable[[], None],
 ) -> None:
-    """Write the files of this process, step by step with the others."""
-    arrived = np.empty((job.count, 0), np.uint8)
+    """Write the files of this process, step by step with the others; then commit."""
+    arrived: Array | str = np.empty((job.count, 0), np.uint8)
     before = Handover((), (), 0)
     with ExitStack() as stack:
-        outs = _Outs(job.process, store, plan, progress, stack)
+        outs = Outs(job.process, store, plan, progress, stack)
         for number, step in enumerate(plan.steps):
             name = f"write-{number}"
             with withdrawing(job, [name, f"write-{number + 1}", "commit"]):
+                if isinstance(arrived, str):
+                    _give_up(job, name, arrived)
                 # All meet before each exchange: none waits in it for one that failed.
                 with job.refusing(name):
                     outs.put(before, arrived)
                     sent = _pack(step, plan, job)
-                job.agree(name, dict[str, Any], decide=_go_on)
                 if step.length:
-                    arrived = trade_bytes(sent)
+                    arrived = trade_agreed(job, name, sent, decide=_refuse_lost)
+                else:
+                    job.agree(name, dict[str, Any], decide=_refuse_lost)
             before = step
-        with withdrawing(job, ["commit"]), job.refusing("commit"):
-            outs.put(before, arrived)
-            outs.finish()
-            store.sync_folders([""])
+        with withdrawing(job, ["commit"]):
+            if isinstance(arrived, str):
+                _give_up(job, "commit", arrived)
+            with job.refusing("commit"):
+                outs.put(before, arrived)
+                outs.finish()
+                store.sync_folders([""])
+
+            def decide(posts: list[Post]) -> None:
+                _refuse_lost(posts)
+                outs.publish()
+                commit()
+
+            try:
+                job.agree("commit", dict[str, Any], decide=decide, unanswered=_Silence)
+            except _Silence:
+                raise CommitUnknown(
+                    "expected to learn whether the set was completed, found that "
+                    f"process 0 does not say - in {store.url}: look at what is there"
+                ) from None
 
 
-def _go_on(_: list[Post]) -> None:
-    """Decide nothing."""
+class _Silence(Exception):
+    """Process 0 may have completed the set, and does not say so."""
 
 
-def _pack(step: Handover, plan: _Plan, job: Job) -> Array:
+def _give_up(job: Job, name: str, why: str) -> NoReturn:
+    """Raise, after an exchange that failed: the one that is missing, if one is."""
+    late = replace(job, timeout=min(job.timeout, _NAMING_SECONDS))
+    late.agree(name, lambda: {"lost": why}, decide=_refuse_lost)
+    raise _describe_lost(job.process, why)
+
+
+def _refuse_lost(posts: list[Post]) -> None:
+    for process, post in enumerate(posts):
+        if why := post.get("lost"):
+            raise _describe_lost(process, why)
+
+
+def _describe_lost(process: int, why: str) -> CkptError:
+    return CkptError(
+        "expected that all processes exchange what they hold, found on process "
+        f"{process}: {why}"
+    )
+
+
+def _check_there(store: Store, plan: Plan) -> None:
+    """Refuse to name files that other processes wrote to some other folder."""
+    for file, owner in zip(plan.files, plan.owners, strict=True):
+        size = store.size(file.name)
+        if size != file.size:
+            found = "none" if size is None else f"one of {size:,}"
+            raise NotFound(
+                f"expected a file of {file.size:,} bytes from process {owner}, found "
+                f"{found} - at {store.url}/{file.name}: give all processes the same "
+                "folder"
+            )
+
+
+def _pack(step: Handover, plan: Plan, job: Job) -> Array:
     """Return what this process hands over in a step: a row for each process."""
     sent = np.zeros((job.count, step.length), np.uint8)
     mine = [parcel for parcel in step.parcels if parcel.sender == job.process]
@@ -285,80 +262,3 @@ def _pack(step: Handover, plan: _Plan, job: Job) -> Array:
         data = np.ascontiguousarray(transfer()).reshape(-1).view(np.uint8)
         sent[to, parcel.offset : parcel.offset + parcel.nbytes] = data
     return sent
-
-
-class _Outs:
-    """The files that a process writes: each is closed when all its boxes are there."""
-
-    def __init__(
-        self,
-        process: int,
-        store: Store,
-        plan: _Plan,
-        progress: Progress | None,
-        stack: ExitStack,
-    ) -> None:
-        mine = [n for n, owner in enumerate(plan.owners) if owner == process]
-        self._left = dict.fromkeys(mine, 0)
-        for place, need in zip(plan.places, plan.needs, strict=True):
-            if need.receiver == process:
-                self._left[place.file] += 1
-        self._count = count_up(progress, sum(plan.files[n].size for n in mine))
-        self._process, self._store, self._plan = process, store, plan
-        self._stack = stack
-        self._open: dict[int, Writer] = {}
-
-    def put(self, step: Handover, arrived: Array) -> None:
-        """Write the boxes of a step, of what has arrived and of what is here."""
-        sent = {(p.need, p.share): p for p in step.parcels}
-        for number in step.needs:
-            need, place = self._plan.needs[number], self._plan.places[number]
-            if need.receiver != self._process:
-                continue
-            out = self._open.get(place.file) or self._begin(place.file)
-            parcels = [sent.get((number, n)) for n in range(len(need.shares))]
-            values = _gather(place, need, parcels, arrived)
-            data = lay(place.item, values)
-            out.write_at(place.offset, [data])
-            self._count(data.nbytes)
-            self._left[place.file] -= 1
-            if not self._left[place.file]:
-                self._close(place.file)
-
-    def finish(self) -> None:
-        """Write the files without any values."""
-        for number, left in list(self._left.items()):
-            if not left:
-                self._begin(number)
-                self._close(number)
-
-    def _begin(self, number: int) -> Writer:
-        file = self._plan.files[number]
-        out = self._store.write(file.name, size=file.size, over=file.name == SINGLE)
-        self._open[number] = self._stack.enter_context(out)
-        out.write_at(0, [file.header])
-        self._count(len(file.header))
-        return out
-
-    def _close(self, number: int) -> None:
-        self._open.pop(number).close()
-        del self._left[number]
-
-
-def _gather(
-    place: _Place, need: Need, parcels: Sequence[Parcel | None], arrived: Array
-) -> Array:
-    """Return the values of a box: its shares that came in parcels, and those here."""
-    source = place.item.source
-    if not any(parcels) or not isinstance(source, Source):
-        return read_source(source, place.box)
-    dtype = source.leaf.numpy_dtype
-    values = np.empty(place.box.shape, dtype)
-    for share, parcel in zip(need.shares, parcels, strict=True):
-        if parcel is None:
-            part = source.fetch(share.box)
-        else:
-            data = arrived[parcel.sender, parcel.offset :][: parcel.nbytes]
-            part = data.view(dtype).reshape(share.box.shape)
-        values[share.box.within(place.box.start)] = part
-    return values

@@ -24,7 +24,7 @@ DOCUMENT_BYTES = 1 << 20
 
 _RANK = 32
 _ITEMS = 1 << 56
-_INNER = 1 << 20
+_INNER = 1 << 18
 """Inner chunks in a shard: its index has 16 bytes for each."""
 
 Compressor = Literal["zstd", "gzip", "zlib", "blosc", "bz2"]
@@ -314,7 +314,10 @@ def fill_of(array: ZarrArray, *, where: str) -> np.ndarray[Any, Any]:
             if int(filled.astype(dtype)) == value:
                 return filled.astype(dtype)
         elif dtype != np.bool_ and isinstance(value, int | float | str):
-            return np.array(float(value)).astype(dtype)
+            with np.errstate(over="ignore"):
+                made = np.array(float(value)).astype(dtype)
+            if math.isfinite(float(value)) == bool(np.isfinite(made)):
+                return made
     except (ValueError, TypeError, OverflowError):
         pass
     raise Untrusted(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -23,6 +24,9 @@ _LARGE = 64 << 20
 
 _FILLED = 1 << 16
 """How many chunks may be absent where absence is told to be a value."""
+
+_UNIT_BYTES = 1 << 18
+_UNITS = 1 << 12
 
 _ABSENT = np.iinfo(np.uint64).max
 
@@ -90,7 +94,22 @@ def make_lazy(source: Source) -> Lazy:
                 f"at {source.values.where(source.name)}: read less at once"
             ) from None
 
-    return Lazy(array.piece, read)
+    return Lazy(_unit(array), read)
+
+
+def _unit(array: ZarrArray) -> Shape:
+    """Return what is read at once: chunks, of many tiny ones so many together.
+
+    A small file may claim billions of them, and plans count one by one.
+    """
+    unit, itemsize = list(array.piece), dtype_of(array.dtype).itemsize
+    counts = [-(-n // c) for n, c in zip(array.shape, unit, strict=True)]
+    if math.prod(counts) <= _UNITS:
+        return array.piece
+    least = max(_UNIT_BYTES, math.prod(array.shape) * itemsize // _UNITS) // itemsize
+    for d in reversed(range(len(unit))):
+        unit[d] *= min(counts[d], -(-least // math.prod(unit)))
+    return tuple(unit)
 
 
 _Index = Callable[[Shape], "Array | None"]
@@ -195,6 +214,9 @@ def _read_index(source: Source, cell: Shape) -> Array | None:
             offsets[there] > stored - lengths[there]
         ).any():
             raise ValueError(f"chunks within {stored:,} bytes, found one past the end")
+        if there.any():
+            for length in (lengths[there].min(), lengths[there].max()):
+                check_stored(array.codecs, array.piece, array.dtype, stored=int(length))
     return places
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ from safetensors.numpy import load_file
 
 import ckpt
 from ckpt import save_safetensors
+from ckpt._exchange import trade_agreed
+from ckpt._job import joined
 
 SPECS: Mapping[str, P] = {
     "rows": P("x"),
@@ -85,9 +88,12 @@ def export_with(out: str, change: str) -> list[str]:
     return sorted(os.listdir(out))
 
 
-def export_struck(out: str, at: int) -> None:
+def export_struck(out: str, at: int, careless: bool) -> None:
     """Write the tree; process 1 is killed when it has been told of so many steps."""
     told: list[int] = []
+    if careless and jax.process_index() == 0:
+        for name in os.listdir(out):
+            os.remove(os.path.join(out, name))
 
     def strike(done: int, _: int) -> None:
         told.append(done)
@@ -102,6 +108,38 @@ def export_struck(out: str, at: int) -> None:
         progress=strike,
         barrier_timeout=5.0,
     )
+
+
+def export_apart(out: str) -> dict[str, Any]:
+    """Write the tree where each process sees a folder of its own."""
+    try:
+        export(out, {"max_shard_bytes": 500_000})
+    except ckpt.CkptError as error:
+        return {"error": type(error).__name__, "names": os.listdir(out)}
+    return {"error": "", "names": os.listdir(out)}
+
+
+def trade_interrupted() -> list[int]:
+    """Trade bytes once; process 0 is interrupted when all have agreed to."""
+    process, told = jax.process_index(), list[str]()
+
+    def interrupt(number: int, _: Any) -> None:
+        raise KeyboardInterrupt(number)
+
+    def decide(_: Any) -> None:
+        os.kill(os.getpid(), signal.SIGUSR2)
+
+    signal.signal(signal.SIGUSR2, interrupt)
+    mine = np.full((jax.process_count(), 1024), process + 1, np.uint8)
+    with joined(30.0, in_turn=True) as job:
+        try:
+            found = trade_agreed(job, "trade", mine, decide=decide)
+        except KeyboardInterrupt:
+            told.append("interrupted")
+            found = mine
+    assert told == (["interrupted"] if process == 0 else []), told
+    assert not isinstance(found, str), found
+    return [int(row.max()) for row in found]
 
 
 def check_set(folder: Path) -> None:

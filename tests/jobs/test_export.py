@@ -9,6 +9,7 @@ import pytest
 from safetensors.numpy import save_file
 
 import ckpt
+from tests._harness.forkserver import Fault
 from tests._harness.jobs import JobServer, Setup
 from tests.jobs._export import NAMES, check_set, values_of
 
@@ -74,17 +75,22 @@ def test_trees_that_differ_are_refused_by_all(server: JobServer, folder: Path) -
     assert not out.exists()
 
 
+@pytest.mark.parametrize("careless", [False, True])
 def test_a_process_killed_while_it_writes_leaves_the_old_set(
-    server: JobServer, folder: Path
+    server: JobServer, folder: Path, careless: bool
 ) -> None:
+    """An export that first makes room, as careless ones do, is found out."""
     out = folder / "set"
     with server.start(Setup(2, devices=2)) as job:
         options = {"max_shard_bytes": 1_200_000}
         answers = job.run(f"{WORK}:export", str(out), options)
         assert [answer.status for answer in answers] == ["returned"] * 2, answers
         before = {name: (out / name).read_bytes() for name in os.listdir(out)}
-        answers = job.run(f"{WORK}:export_struck", str(out), 8, timeout=60)
+        answers = job.run(f"{WORK}:export_struck", str(out), 8, careless, timeout=60)
         assert answers[0].status != "returned", answers
+    if careless:
+        assert not set(before) & set(os.listdir(out))
+        return
     # The kill came while files of the new set were written.
     assert set(os.listdir(out)) > set(before)
     for name, data in before.items():
@@ -99,6 +105,30 @@ def test_a_process_killed_while_it_writes_leaves_the_old_set(
         answers = job.run(f"{WORK}:export", str(out), {"overwrite": True})
         assert [answer.status for answer in answers] == ["returned"] * 2, answers
     check_set(out)
+
+
+def test_files_in_another_folder_are_not_named(server: JobServer, folder: Path) -> None:
+    with server.start(Setup(2, devices=2, private=str(folder))) as job:
+        answers = job.run(f"{WORK}:export_apart", str(folder))
+    values = [answer.value for answer in answers]
+    assert [value["error"] for value in values] == ["NotFound"] * 2, answers
+    assert not any(name.endswith(".json") for v in values for name in v["names"])
+
+
+def test_one_file_takes_its_place_when_none_can_fail_any_more(
+    server: JobServer, folder: Path
+) -> None:
+    with server.start(Setup(2, devices=2)) as job:
+        faults = {1: Fault(str(folder), at=1, mode="eio")}
+        answers = job.run(f"{WORK}:export", str(folder), faults=faults)
+        assert [answer.error for answer in answers] == ["StoreError"] * 2, answers
+        assert os.listdir(folder) == []
+        # An exchange goes on for the others where one process is interrupted in it.
+        answers = job.run(f"{WORK}:trade_interrupted")
+        assert answers[1].value == [1, 2], answers
+        answers = job.run(f"{WORK}:export", str(folder))
+        assert [answer.status for answer in answers] == ["returned"] * 2, answers
+    check_set(folder)
 
 
 def test_the_check_sees_one_byte_that_is_wrong(folder: Path) -> None:
