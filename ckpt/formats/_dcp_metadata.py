@@ -249,7 +249,7 @@ def check_items(saved: Saved, sizes: dict[str, int | None], *, where: str) -> No
         if blob.offset + blob.length > size:
             raise Damaged(
                 f"expected {blob.length:,} bytes at byte {blob.offset:,} of "
-                f"{blob.name}, found its end at {size:,} - {at(name)}: fetch it again."
+                f"{blob.name}, found its end at {size:,} - {at(name)}: fetch it again"
             )
         if box is not None:
             dtype = saved.tensors[name].dtype

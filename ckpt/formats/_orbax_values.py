@@ -47,8 +47,8 @@ class Files:
         if found is None:
             # What was never stored may mean a value; what is gone does not.
             raise Damaged(
-                "Expected an object that was there when the checkpoint was opened, "
-                f"found none - at {self.where(name)}. Open it again."
+                "expected an object that was there when the checkpoint was opened, "
+                f"found none - at {self.where(name)}: open it again"
             )
         return found
 

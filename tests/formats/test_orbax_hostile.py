@@ -386,13 +386,13 @@ def large(tmp_path: Path) -> Path:
 def test_a_truncated_database_is_damage(large: Path, name: str, cut: int) -> None:
     for path in large.glob(name):
         path.write_bytes(path.read_bytes()[:cut])
-    with pytest.raises(Damaged, match="restore another step"):
+    with pytest.raises(Damaged, match=r"[Rr]estore another step"):
         read_all(large)
 
 
 def test_a_missing_part_of_a_database_is_damage(large: Path) -> None:
     shutil.rmtree(large / "d")
-    with pytest.raises(Damaged, match="restore another step"):
+    with pytest.raises(Damaged, match=r"[Rr]estore another step"):
         read_all(large)
 
 
