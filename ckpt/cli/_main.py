@@ -21,6 +21,7 @@ import pytree
 from .._checkpoint import describe
 from ..formats._detect import FORMATS
 from ..resume import goodput, prometheus
+from ._completion import SHELLS, print_script
 from ._progress import show_progress
 
 
@@ -51,9 +52,9 @@ def _complain(text: str) -> None:
 _PATH = "a run, one checkpoint's directory, or another library's folder or file"
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser(program: str = "python -m ckpt") -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m ckpt",
+        prog=program,
         description=f"Checkpoints of JAX trees, and of others: {FORMATS}.",
     )
     parser.add_argument("--version", action="version", version=_version())
@@ -116,7 +117,13 @@ def _parser() -> argparse.ArgumentParser:
     form.add_argument("--json", action="store_true", help="for machines")
     for command in (copy, drain, export):
         command.add_argument("--json", action="store_true", help="for machines")
+    shells = add("completion", _complete, "print a script for a shell", paths=0)
+    shells.add_argument("shell", choices=SHELLS)
     return parser
+
+
+def _complete(arguments: Any) -> int:
+    return print_script(_parser("ckpt-jax"), arguments.shell)
 
 
 def _version() -> str:

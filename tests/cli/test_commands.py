@@ -1,6 +1,7 @@
 """Each command says what the public functions say, for people and for machines."""
 
 import json
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -246,3 +247,32 @@ def test_long_work_shows_a_bar_on_a_terminal(
         assert "step 7 is in" in told.out
         assert "copy to" in told.err
         assert "100" in told.err or rich
+
+
+def test_bash_completes_commands_flags_and_files(tmp_path: Path, capsys: Text) -> None:
+    assert main(["completion", "bash"]) == 0
+    (tmp_path / "script").write_text(capsys.readouterr().out)
+    (tmp_path / "my-run").mkdir()
+
+    def complete(*words: str) -> list[str]:
+        """Return what bash offers for the last of the words."""
+        given = " ".join(map(repr, ("ckpt-jax", *words)))
+        text = (
+            f"source ./script; COMP_WORDS=({given}); COMP_CWORD={len(words)}; "
+            '_shtab_ckpt_jax; printf "%s\\n" "${COMPREPLY[@]}"'
+        )
+        done = subprocess.run(
+            ["bash", "-c", text], cwd=tmp_path, capture_output=True, check=True
+        )
+        return done.stdout.decode().split()
+
+    assert complete("ver") == ["verify"]
+    assert complete("completion", "z") == ["zsh"]
+    assert "--mesh" in complete("plan", "--m")
+    assert complete("ls", "my") == ["my-run"]
+
+
+def test_other_shells_have_scripts_too(capsys: Text) -> None:
+    for shell in ("zsh", "tcsh"):
+        assert main(["completion", shell]) == 0
+        assert "goodput" in capsys.readouterr().out
