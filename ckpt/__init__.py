@@ -40,6 +40,8 @@ from ._steps import latest as latest, steps as steps
 from ._verify import Problem as Problem, Report as Report, verify as verify
 from .resume import Run as Run, every as every
 
+__version__ = "0.1.0"
+
 __all__ = [
     "ABSENT",
     "BarrierTimeout",

@@ -10,7 +10,6 @@ import sys
 import warnings
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any, cast
 
 from jax.sharding import PartitionSpec
@@ -49,6 +48,7 @@ def _complain(text: str) -> None:
     print(f"ckpt: {_safe(text)}", file=sys.stderr)
 
 
+_VERSION = f"ckpt-jax {ckpt.__version__}"
 _PATH = "a run, one checkpoint's directory, or another library's folder or file"
 
 
@@ -57,7 +57,7 @@ def _parser(program: str = "python -m ckpt") -> argparse.ArgumentParser:
         prog=program,
         description=f"Checkpoints of JAX trees, and of others: {FORMATS}.",
     )
-    parser.add_argument("--version", action="version", version=_version())
+    parser.add_argument("--version", action="version", version=_VERSION)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     def add(name: str, work: Any, text: str, *, paths: int = 1) -> Any:
@@ -124,13 +124,6 @@ def _parser(program: str = "python -m ckpt") -> argparse.ArgumentParser:
 
 def _complete(arguments: Any) -> int:
     return print_script(_parser("ckpt-jax"), arguments.shell)
-
-
-def _version() -> str:
-    try:
-        return f"ckpt-jax {version('ckpt-jax')}"
-    except PackageNotFoundError:
-        return "ckpt-jax, from a checkout"
 
 
 def _safe(text: str) -> str:

@@ -78,7 +78,7 @@ def test_a_shard_is_refused_by_its_index_if_a_length_cannot_be(tmp_path: Path) -
     (path / "w" / "c").mkdir()
     places = np.array([[0, 1], [1, 1], [2, 1], [3, 0]], "<u8")
     (path / "w" / "c" / "0").write_bytes(b"abcd" + places.tobytes())
-    with pytest.raises(ckpt.Damaged, match="Expected 1 bytes, found 0"):
+    with pytest.raises(ckpt.Damaged, match="expected 1 bytes, found 0"):
         ckpt.open(path)["w"][0:1]
 
 
