@@ -201,7 +201,8 @@ def read_sizes(value: Any) -> Shape:
         raise Untrusted("expected sizes, found another value")
     sizes = cast(tuple[Any, ...], value)
     for n in sizes:
-        if type(n) is not int or not 0 <= n < 1 << 62:
+        # From 2**61 - 1 on, hashes of numbers repeat: places are looked up by theirs.
+        if type(n) is not int or not 0 <= n < 1 << 60:
             raise Untrusted("expected sizes, found another value")
     if len(sizes) > _RANK:
         raise LimitExceeded(f"expected at most {_RANK} dimensions, found {len(sizes)}")

@@ -15,6 +15,7 @@ from ckpt import CkptError, Damaged, LimitExceeded, Unsupported, Untrusted
 from ckpt._store import open_store
 from ckpt.formats._dcp import find_dcp
 from ckpt.formats._entry import Catalogue, Folder, Tensor
+from ckpt.formats._torch_tensor import read_sizes
 
 from . import _dcp_files as dcp
 from ._gather import PEERS, leaves, look_in, materialise
@@ -305,3 +306,12 @@ def test_nothing_but_our_errors_leaves(data: st.DataObject) -> None:
         for _, leaf in list(leaves(found.tree))[:8]:
             if isinstance(leaf, Tensor):
                 materialise(store, leaf)
+
+
+def test_places_whose_hashes_repeat_are_refused() -> None:
+    """Many such places would be looked up one after another."""
+    hostile = 2**61 - 1
+    assert hash((hostile, 5)) == hash((0, 5))
+    assert read_sizes((2**60 - 1, 5)) == (2**60 - 1, 5)
+    with pytest.raises(Untrusted):
+        read_sizes((hostile, 5))
