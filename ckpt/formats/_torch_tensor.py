@@ -202,7 +202,7 @@ def read_sizes(value: Any) -> Shape:
     sizes = cast(tuple[Any, ...], value)
     for n in sizes:
         # From 2**61 - 1 on, hashes of numbers repeat: places are looked up by theirs.
-        if type(n) is not int or not 0 <= n < 1 << 60:
+        if type(n) is not int or not 0 <= n < (1 << 61) - 1:
             raise Untrusted("expected sizes, found another value")
     if len(sizes) > _RANK:
         raise LimitExceeded(f"expected at most {_RANK} dimensions, found {len(sizes)}")

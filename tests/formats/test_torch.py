@@ -233,7 +233,7 @@ BAD_TENSORS = {
     "stride beyond": (4, (2, 2), (3, 1), 0, Untrusted),
     "huge stride": (4, (2,), (2**61,), 0, Untrusted),
     "huge size": (4, (2**61,), (1,), 0, Untrusted),
-    "huge product": (4, (2**61,) * 5, (0,) * 5, 0, LimitExceeded),
+    "huge product": (4, (2**60,) * 5, (0,) * 5, 0, LimitExceeded),
     "repeated for ever": (4, (2**40,), (0,), 0, LimitExceeded),
     "negative stride": (4, (2,), (-1,), 1, Untrusted),
     "negative size": (4, (-2,), (1,), 0, Untrusted),
