@@ -94,7 +94,7 @@ def test_values_and_containers_weigh_more_than_tensors(tmp_path: Path) -> None:
         ckpt.open(write_torch(tmp_path, text))
 
 
-@pytest.mark.parametrize("size", [(2**61, 2**61, 0), (2**60, 0)])
+@pytest.mark.parametrize("size", [(2**60, 2**60, 0), (2**60, 0)])
 def test_shapes_that_no_array_has_are_refused_when_opened(
     size: tuple[int, ...], tmp_path: Path
 ) -> None:
