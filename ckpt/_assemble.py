@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, cast
 
 import jax
@@ -206,8 +206,7 @@ def _assemble_shared(
             gathered = move_agreed(
                 job,
                 f"read-{count}",
-                mine,
-                gather_bytes,
+                partial(gather_bytes, mine),
                 post=post,
                 decide=_check_same,
             )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from threading import Event, Thread
 from typing import Any, NoReturn, cast
 
@@ -116,8 +116,7 @@ def _move_rows(mine: Array, spec: PartitionSpec) -> Array:
 def move_agreed(
     job: Job,
     name: str,
-    mine: Array,
-    move: Callable[[Array], Array],
+    move: Callable[[], Array],
     *,
     post: Post,
     decide: Callable[[list[Post]], None],
@@ -128,7 +127,8 @@ def move_agreed(
     would wait in XLA for ever. They do so for the timeout of the job at most. Where
     this returns a text, `give_up` in the next round.
     """
-    trade = _Trade(job, name, mine, move, post, decide)
+    agree = partial(job.agree, name, lambda: post, decide=decide)
+    trade = _Trade(agree, move, job.timeout)
     try:
         return trade.run()
     except Exception:
@@ -164,16 +164,9 @@ class _Trade:
     """An exchange in a thread of its own, where no interrupt comes between."""
 
     def __init__(
-        self,
-        job: Job,
-        name: str,
-        mine: Array,
-        move: Callable[[Array], Array],
-        post: Post,
-        decide: Callable[[list[Post]], None],
+        self, agree: Callable[[], None], move: Callable[[], Array], timeout: float
     ) -> None:
-        self._job, self._name, self._mine, self._move = job, name, mine, move
-        self._post, self._decide = post, decide
+        self._agree, self._move, self._timeout = agree, move, timeout
         self._before = list(_last)
         self._agreed = Event()
         self._refusal: Exception | None = None
@@ -186,7 +179,7 @@ class _Trade:
         self._thread.start()
         self._agreed.wait()
         if not self.settle():
-            return f"its exchange did not end within {self._job.timeout:g} s"
+            return f"its exchange did not end within {self._timeout:g} s"
         if self._refusal is not None:
             raise self._refusal
         return self._found
@@ -194,12 +187,12 @@ class _Trade:
     def settle(self) -> bool:
         """Wait for the end, unless it does not come in time."""
         if self._thread.is_alive():
-            self._thread.join(self._job.timeout)
+            self._thread.join(self._timeout)
         return not self._thread.is_alive()
 
     def _work(self) -> None:
         try:
-            self._job.agree(self._name, lambda: self._post, decide=self._decide)
+            self._agree()
         except Exception as error:
             self._refusal = error
             return
@@ -207,7 +200,7 @@ class _Trade:
             self._agreed.set()
         try:
             _wait_for(self._before)
-            self._found = self._move(self._mine)
+            self._found = self._move()
         except Exception as error:
             self._found = f"{type(error).__name__}: {error!s:.400}"
 

@@ -66,38 +66,26 @@ def save_safetensors(
     ('model.safetensors',)
     """
     # Not before it is needed: most programs never read or write foreign formats.
-    from .formats._safetensors_items import is_shared
+    from .formats._safetensors_items import Request, is_shared
 
+    request = Request(
+        tree_or_path,
+        out,
+        step,
+        select,
+        rename,
+        metadata,
+        max_shard_bytes,
+        max_host_bytes,
+        overwrite,
+        progress,
+        store_options,
+    )
     if is_shared(tree_or_path):
         from .formats._safetensors_together import write_set_together
 
-        return write_set_together(
-            tree_or_path,
-            out,
-            step=step,
-            select=select,
-            rename=rename,
-            metadata=metadata,
-            max_shard_bytes=max_shard_bytes,
-            max_host_bytes=max_host_bytes,
-            overwrite=overwrite,
-            progress=progress,
-            barrier_timeout=barrier_timeout,
-            options=store_options,
-        )
+        return write_set_together(request, barrier_timeout)
     from .formats._safetensors_write import write_set
 
     check_timeout(barrier_timeout)
-    return write_set(
-        tree_or_path,
-        out,
-        step=step,
-        select=select,
-        rename=rename,
-        metadata=metadata,
-        max_shard_bytes=max_shard_bytes,
-        max_host_bytes=max_host_bytes,
-        overwrite=overwrite,
-        progress=progress,
-        options=store_options,
-    )
+    return write_set(request)

@@ -15,8 +15,9 @@ import layouts
 import pytree
 from layouts import Box, Chunked, Leaf, Loose, Shape
 
-from .._catalog import Openable, Opened, is_handle, open_path
+from .._catalog import Openable, Opened, PathLike, is_handle, open_path
 from .._checkpoint import decode_leaf_value
+from .._copy import Progress
 from .._errors import Unsupported
 from .._job import ALONE, Job
 from .._read import Fill, empty_aligned, fill_buffers
@@ -80,30 +81,40 @@ class Content:
     marks: dict[str, str]
 
 
-def take_content(
-    tree_or_path: Any,
-    *,
-    step: int | None,
-    select: str | Iterable[str] | None,
-    rename: Mapping[str, str] | None,
-    max_host_bytes: int | None,
-    options: GivenOptions | None,
-    job: Job = ALONE,
-) -> Content:
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What `ckpt.save_safetensors` was asked for."""
+
+    tree_or_path: Any
+    out: PathLike
+    step: int | None
+    select: str | Iterable[str] | None
+    rename: Mapping[str, str] | None
+    metadata: Mapping[str, str] | None
+    max_shard_bytes: int
+    max_host_bytes: int | None
+    overwrite: bool
+    progress: Progress | None
+    options: GivenOptions | None
+
+
+def take_content(request: Request, job: Job = ALONE) -> Content:
     """Return what is to be written; Unsupported, listing all that cannot be."""
-    opened = _open(tree_or_path, step, options)
+    opened = _open(request.tree_or_path, request.step, request.options)
     sources: dict[str, Source] = {}
     if opened is None:
-        leaves, structure = flatten_tree(tree_or_path)
+        leaves, structure = flatten_tree(request.tree_or_path)
         make = partial(_describe, leaves, sources, job.count)
         read, where = _read_tree, "the tree"
     else:
         structure = opened.manifest.structure
         numbers = {leaf.path: n for n, leaf in enumerate(opened.manifest.leaves)}
         make = partial(_describe_stored, opened, numbers)
-        read, where = _reader(opened, max_host_bytes), opened.store.url
-    groups = _choose(structure, select)
-    names = pytree.rename_paths([p for g in groups.values() for p in g], rename or {})
+        read, where = _reader(opened, request.max_host_bytes), opened.store.url
+    groups = _choose(structure, request.select)
+    names = pytree.rename_paths(
+        [p for g in groups.values() for p in g], request.rename or {}
+    )
     items: list[Item] = []
     ties: dict[str, str] = {}
     wrong: list[str] = []

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
 
 from layouts import Handover
 
-from .._catalog import PathLike
 from .._copy import Progress
 from .._errors import CommitUnknown, NotFound, Unsupported
 from .._exchange import give_up, move_agreed, refuse_lost, trade_bytes
@@ -25,70 +25,41 @@ from .._job import Job, Post, joined
 from .._snapshot import differing_leaves
 from .._source import Source, Transfer
 from .._store import Store
-from .._store_options import GivenOptions
 from .._together import refuse_memory, withdrawing
-from .._written import check_budget
 from ._entry import Array
-from ._safetensors_items import Content, take_content
+from ._safetensors_items import Content, Request, take_content
 from ._safetensors_outs import Outs
 from ._safetensors_parts import Plan, plan_parts
 from ._safetensors_plan import INDEX, choose_infix, plan_files, split_items
 from ._safetensors_write import (
-    check_metadata,
-    check_shard,
+    begin_set,
     commit_set,
     limit_files,
     list_free,
-    locate_set,
     make_infix,
     read_old,
     refuse_ties,
 )
 
 
-def write_set_together(
-    tree: Any,
-    out: PathLike,
-    *,
-    step: int | None,
-    select: str | Iterable[str] | None,
-    rename: Mapping[str, str] | None,
-    metadata: Mapping[str, str] | None,
-    max_shard_bytes: int,
-    max_host_bytes: int | None,
-    overwrite: bool,
-    progress: Progress | None,
-    barrier_timeout: float,
-    options: GivenOptions | None,
-) -> tuple[str, ...]:
+def write_set_together(request: Request, barrier_timeout: float) -> tuple[str, ...]:
     """Do what `ckpt.save_safetensors` says of a tree that processes share."""
     with joined(barrier_timeout, in_turn=True) as job, withdrawing(job, ["begin"]):
         with job.refusing("begin"):
-            check_budget(max_host_bytes)
-            check_shard(max_shard_bytes)
-            told = check_metadata(metadata)
-            store = locate_set(out, options)
+            store, told = begin_set(request)
             refuse_memory(store, job)
-            content = take_content(
-                tree,
-                step=step,
-                select=select,
-                rename=rename,
-                max_host_bytes=max_host_bytes,
-                options=options,
-                job=job,
-            )
+            content = take_content(request, job)
             refuse_ties(told, content)
-            begun = _Begun(store, content, max_shard_bytes)
+            begun = _Begun(store, content, request.max_shard_bytes)
             if job.process == 0:
-                begun.look(overwrite=overwrite)
+                begun.look(overwrite=request.overwrite)
         call = (
-            f"save_safetensors(max_shard_bytes={max_shard_bytes}, "
-            f"overwrite={overwrite}) to {store.url}"
+            f"save_safetensors(max_shard_bytes={request.max_shard_bytes}, "
+            f"overwrite={request.overwrite}) to {store.url}"
         )
         post = {
             "call": call,
-            "budget": max_host_bytes,
+            "budget": request.max_host_bytes,
             "leaves": _digest(content.marks),
             "names": _digest([[x.name for x in content.items], content.ties, told]),
         }
@@ -97,7 +68,7 @@ def write_set_together(
             return job.agree("leaves", lambda: content.marks, decide=_refuse_differing)
         with job.refusing("write-0"):
             budget = answer["budget"]
-            most = limit_files(store, content, max_shard_bytes, budget)
+            most = limit_files(store, content, request.max_shard_bytes, budget)
             groups = split_items(content.items, most=most)
             files, index = plan_files(
                 groups, ties=content.ties, metadata=told, infix=answer["infix"]
@@ -109,7 +80,7 @@ def write_set_together(
             _check_there(store, plan)
             commit_set(store, index, made, begun.names, begun.old)
 
-        _write_files(job, store, plan, progress, commit)
+        _write_files(job, store, plan, request.progress, commit)
     return (*made, INDEX) if index else tuple(made)
 
 
@@ -181,9 +152,8 @@ def _write_files(
                     outs.put(before, arrived)
                     sent = _pack(step, plan, job)
                 if step.length:
-                    arrived = move_agreed(
-                        job, name, sent, trade_bytes, post={}, decide=refuse_lost
-                    )
+                    move = partial(trade_bytes, sent)
+                    arrived = move_agreed(job, name, move, post={}, decide=refuse_lost)
                 else:
                     job.agree(name, dict[str, Any], decide=refuse_lost)
             before = step

@@ -10,9 +10,8 @@ from __future__ import annotations
 import contextlib
 import re
 import secrets
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -28,7 +27,7 @@ from .._written import check_budget
 from ._entry import Array
 from ._nibbles import pack_nibbles
 from ._safetensors_index import read_index
-from ._safetensors_items import Content, Item, take_content
+from ._safetensors_items import Content, Item, Request, take_content
 from ._safetensors_plan import (
     INDEX,
     SINGLE,
@@ -67,46 +66,31 @@ class Batch:
     boxes: list[tuple[Item, Box]]
 
 
-def write_set(
-    tree_or_path: Any,
-    out: PathLike,
-    *,
-    step: int | None,
-    select: str | Iterable[str] | None,
-    rename: Mapping[str, str] | None,
-    metadata: Mapping[str, str] | None,
-    max_shard_bytes: int,
-    max_host_bytes: int | None,
-    overwrite: bool,
-    progress: Progress | None,
-    options: GivenOptions | None,
-) -> tuple[str, ...]:
-    """Do what `ckpt.save_safetensors` says."""
-    check_budget(max_host_bytes)
-    check_shard(max_shard_bytes)
-    told = check_metadata(metadata)
-    store = locate_set(out, options)
-    names = list_free(store, overwrite=overwrite)
-    content = take_content(
-        tree_or_path,
-        step=step,
-        select=select,
-        rename=rename,
-        max_host_bytes=max_host_bytes,
-        options=options,
-    )
+def write_set(request: Request) -> tuple[str, ...]:
+    """Do what `ckpt.save_safetensors` says, in this process alone."""
+    store, told = begin_set(request)
+    names = list_free(store, overwrite=request.overwrite)
+    content = take_content(request)
     refuse_ties(told, content)
     old = read_old(store, names)
-    most = limit_files(store, content, max_shard_bytes, max_host_bytes)
+    most = limit_files(store, content, request.max_shard_bytes, request.max_host_bytes)
     groups = split_items(content.items, most=most)
     infix = choose_infix(len(groups), taken=names, old=old, spare=make_infix())
     files, index = plan_files(groups, ties=content.ties, metadata=told, infix=infix)
     store.make_folders([""])
-    _write_files(store, files, content, max_host_bytes, progress)
+    _write_files(store, files, content, request.max_host_bytes, request.progress)
     store.sync_folders([""])
     made = [file.name for file in files]
     commit_set(store, index, made, names, old)
     return (*made, INDEX) if index else tuple(made)
+
+
+def begin_set(request: Request) -> tuple[Store, dict[str, str]]:
+    """Return where to write, and the metadata; refuse arguments that are wrong."""
+    check_budget(request.max_host_bytes)
+    check_shard(request.max_shard_bytes)
+    told = check_metadata(request.metadata)
+    return locate_set(request.out, request.options), told
 
 
 def locate_set(out: PathLike, options: GivenOptions | None) -> Store:

@@ -4,6 +4,7 @@ import json
 import os
 import signal
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -133,7 +134,9 @@ def trade_interrupted() -> list[int]:
     mine = np.full((jax.process_count(), 1024), process + 1, np.uint8)
     with joined(30.0, in_turn=True) as job:
         try:
-            found = move_agreed(job, "trade", mine, trade_bytes, post={}, decide=decide)
+            found = move_agreed(
+                job, "trade", partial(trade_bytes, mine), post={}, decide=decide
+            )
         except KeyboardInterrupt:
             told.append("interrupted")
             found = mine
