@@ -11,7 +11,6 @@ import json
 import os
 import random
 import shutil
-import statistics
 import sys
 import tempfile
 import time
@@ -25,6 +24,7 @@ from jax.sharding import NamedSharding, PartitionSpec as P
 
 import ckpt
 from benchmarks._media import find_medium, settle_medium
+from benchmarks._ratios import format_ratios
 
 SHARDS, WIDTH = 4, 4096
 
@@ -45,7 +45,8 @@ def main(arguments: list[str] | None = None) -> int:
     for medium in options.media:
         with tempfile.TemporaryDirectory(dir=folders[medium]) as folder:
             found[medium] = _measure(Path(folder), medium, options)
-    print(json.dumps(found) if options.json else _format(found))
+    text = "\n".join(x for m, times in found.items() for x in format_ratios(m, times))
+    print(json.dumps(found) if options.json else text)
     return 0
 
 
@@ -186,18 +187,6 @@ def _check(turn: str, made: Any, tree: dict[str, Any]) -> None:
     for name, values in tree.items():
         if np.asarray(made[name]).tobytes() != values.tobytes():
             sys.exit(f"expected {name} as it was written, found another - {turn}")
-
-
-def _format(found: dict[str, dict[str, list[float]]]) -> str:
-    lines: list[str] = []
-    for medium, times in found.items():
-        lines.append(f"{medium:<40} {'median':>8} {'ratio to ckpt':>14}")
-        for turn, seconds in times.items():
-            kind = turn.partition(":")[0]
-            ours = statistics.median(times[f"{kind}: ckpt"])
-            median = statistics.median(seconds)
-            lines.append(f"  {turn:<38} {median:>7.3f}s {median / ours:>14.2f}")
-    return "\n".join(lines)
 
 
 if __name__ == "__main__":

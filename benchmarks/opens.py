@@ -11,7 +11,6 @@ import argparse
 import json
 import pickle
 import random
-import statistics
 import sys
 import tempfile
 import time
@@ -23,6 +22,7 @@ from typing import Any
 import numpy as np
 
 import ckpt
+from benchmarks._ratios import format_ratios
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -35,7 +35,9 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as folder:
         found = _measure(Path(folder), options)
-    print(json.dumps(found) if options.json else _format(found))
+    print(
+        json.dumps(found) if options.json else "\n".join(format_ratios("opened", found))
+    )
     return 0
 
 
@@ -140,15 +142,6 @@ _PEERS: dict[str, tuple[str, Any]] = {
     "flax": ("flax", _make_flax),
     "safetensors": ("safetensors", _make_safetensors),
 }
-
-
-def _format(found: dict[str, list[float]]) -> str:
-    lines = [f"{'opened':<28} {'median':>8} {'ratio to ckpt':>14}"]
-    for turn, seconds in found.items():
-        ours = statistics.median(found[f"{turn.partition(':')[0]}: ckpt"])
-        median = statistics.median(seconds)
-        lines.append(f"{turn:<28} {median:>7.3f}s {median / ours:>14.2f}")
-    return "\n".join(lines)
 
 
 if __name__ == "__main__":
