@@ -39,6 +39,9 @@ hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default")
 # A run that is told to end unmounts what it mounted, as it does at Ctrl-C.
 signal.signal(signal.SIGTERM, signal.default_int_handler)
 
+# A plain `su` keeps the path of who became root, on which mkfs and losetup are not.
+os.environ["PATH"] = os.pathsep.join((os.environ.get("PATH", ""), "/usr/sbin", "/sbin"))
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Leave out tests that need root, for others; CI fails if one was left out."""
